@@ -1,0 +1,1 @@
+//! Offline tools over a store of ringmq or RocketMQ.
