@@ -1,1 +1,8 @@
-//! ringmq.
+//! ringmq: a message broker with RocketMQ's protocol and files, on io_uring.
+//!
+//! Data flows one way: frame -> role -> effects -> ring. Start reading at [`role`].
+
+pub mod broker;
+pub mod ids;
+pub mod limits;
+pub mod role;

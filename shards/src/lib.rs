@@ -1,1 +1,23 @@
-//! The runtime of ringmq.
+//! The runtime of ringmq: pinned cores, each with one ring and one loop, and between them edges that
+//! never block; a log of segments on disk and of chunks in memory.
+//!
+//! It knows nothing of records, topics or queues. An application brings its letters and marks
+//! ([`App`]) and its roles ([`Role`]); a role decides and returns [`Effect`]s, this crate does them.
+//!
+//! | module | what it owns |
+//! |---|---|
+//! | [`role`] | what a role can hear ([`Input`]) and ask ([`Effect`]) |
+//! | [`mesh`] | edges: letters with byte lanes, marks, doorbells |
+//! | [`chunk`] | the log's tail in memory: write buffer and cache in one |
+//! | [`files`] | file verbs as steps, so that a simulated disk can stop between them |
+
+pub mod chunk;
+pub mod files;
+pub mod ids;
+pub mod mesh;
+pub mod role;
+
+pub use ids::{
+    Conn, FileDir, FileRef, ListenerId, LogOffset, LogRange, Micros, Millis, RoleId, Ticket,
+};
+pub use role::{App, Body, Effect, Effects, Full, Input, LastBlock, Mark, Now, ReadAt, Role, Span};

@@ -1,0 +1,3 @@
+//! The broker's roles: shards, control, and what they tell each other.
+
+pub mod news;
