@@ -6,3 +6,4 @@ pub mod broker;
 pub mod ids;
 pub mod limits;
 pub mod role;
+pub mod wire;

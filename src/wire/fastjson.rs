@@ -1,0 +1,1 @@
+//! The JSON dialect of Java bodies.
