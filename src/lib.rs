@@ -7,4 +7,5 @@ pub mod flow;
 pub mod ids;
 pub mod limits;
 pub mod role;
+pub mod store;
 pub mod wire;
