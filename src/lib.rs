@@ -1,1 +1,3 @@
 //! ringmq.
+
+pub mod config;
