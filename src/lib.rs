@@ -6,4 +6,5 @@ pub mod broker;
 pub mod ids;
 pub mod limits;
 pub mod role;
+pub mod store;
 pub mod wire;
