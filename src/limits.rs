@@ -77,3 +77,19 @@ pub const ORDINARY_EDGE: EdgeSize = EdgeSize {
     letters: 1024,
     lane_bytes: FORWARD_LANE_BYTES,
 };
+
+/// Segments of the log: a blank record's length is an `i32`, tests want small ones.
+pub const SEGMENT_BYTES_MIN: u64 = 16 * 1024;
+pub const SEGMENT_BYTES_MAX: u64 = (1 << 31) - 4096;
+/// Appends that the log keeps aside while it waits for a segment or for room in the tail.
+pub const LOG_PARKED_BYTES_MAX: usize = 8 * 1024 * 1024;
+pub const LOG_PARKED_MAX: usize = 16 * 1024;
+/// Appends in the tail that are not yet written; timed out ones hold no credit any more, so credits
+/// alone do not bound them.
+pub const LOG_UNWRITTEN_MAX: usize = 64 * 1024;
+
+const _: () = assert!(
+    RECORD_BYTES_MAX <= LOG_PARKED_BYTES_MAX,
+    "an append can be kept aside"
+);
+const _: () = assert!(BATCH_BYTES_MAX + 8192 <= WRITE_BYTES_MAX);
