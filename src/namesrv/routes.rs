@@ -796,7 +796,10 @@ impl Routes {
             && broker.enable_acting_master
             && !broker.broker_addrs.contains_key(&MASTER_ID)
             && queue_data.perm & perm::WRITE == 0;
-        if let (true, Some((_, address))) = (acts, shown.broker_addrs.pop_first()) {
+        if !acts {
+            return shown;
+        }
+        if let Some((_, address)) = shown.broker_addrs.pop_first() {
             shown.broker_addrs.insert(MASTER_ID, address);
         }
         shown
