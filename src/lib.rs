@@ -7,6 +7,7 @@ pub mod config;
 pub mod flow;
 pub mod ids;
 pub mod limits;
+pub mod namesrv;
 pub mod role;
 pub mod store;
 pub mod wire;

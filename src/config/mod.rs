@@ -15,10 +15,13 @@ mod unused;
 mod values;
 
 pub use broker::BrokerConfig;
-pub use cores::{Core, Engine, Idle, Layout, RoleKind};
+pub use cores::{Core, Engine, Idle, Layout, LayoutError, RoleKind, allowed_cpus, default_layout};
 pub use load::{
     ChangeError, Flag, LoadError, Loaded, NAMESRV_ADDR, Notice, Place, Problem, Surroundings,
     change, load, parse,
 };
 pub use namesrv::NamesrvConfig;
 pub use values::{Addresses, BrokerRole, Delays, FlushDiskType, Hours};
+
+#[cfg(test)]
+mod tests;
