@@ -241,10 +241,10 @@ impl Control {
     ) {
         let mut scratch = std::mem::take(&mut self.scratch);
         // The shard has decoded it before: a frame that cannot be decoded does not get here.
-        if let Ok(frame) = Frame::decode(bytes, &mut scratch) {
-            if !frame.header.is_response() {
-                self.answer_frame(now, peer, address, &frame, fx);
-            }
+        if let Ok(frame) = Frame::decode(bytes, &mut scratch)
+            && !frame.header.is_response()
+        {
+            self.answer_frame(now, peer, address, &frame, fx);
         }
         self.scratch = scratch;
     }
