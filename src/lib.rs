@@ -2,6 +2,7 @@
 //!
 //! Data flows one way: frame -> role -> effects -> ring. Start reading at [`role`].
 
+pub mod boot;
 pub mod broker;
 pub mod config;
 pub mod flow;
