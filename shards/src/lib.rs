@@ -9,13 +9,16 @@
 //! | [`role`] | what a role can hear ([`Input`]) and ask ([`Effect`]) |
 //! | [`mesh`] | edges: letters with byte lanes, marks, doorbells |
 //! | [`chunk`] | the log's tail in memory: write buffer and cache in one |
-//! | [`files`] | file verbs as steps, so that a simulated disk can stop between them |
+//! | [`segments`] | the log's segments on disk, open on every core |
+//! | [`files`], [`real_files`] | file verbs as steps, so that a simulated disk can stop between them |
 
 pub mod chunk;
 pub mod files;
 pub mod ids;
 pub mod mesh;
+pub mod real_files;
 pub mod role;
+pub mod segments;
 
 pub use ids::{
     Conn, FileDir, FileRef, ListenerId, LogOffset, LogRange, Micros, Millis, RoleId, Ticket,
