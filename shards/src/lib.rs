@@ -9,12 +9,14 @@
 //! | [`role`] | what a role can hear ([`Input`]) and ask ([`Effect`]) |
 //! | [`mesh`] | edges: letters with byte lanes, marks, doorbells |
 //! | [`chunk`] | the log's tail in memory: write buffer and cache in one |
+//! | [`ring`] | one core's io_uring: operations, submitting, reaping |
 //! | [`files`] | file verbs as steps, so that a simulated disk can stop between them |
 
 pub mod chunk;
 pub mod files;
 pub mod ids;
 pub mod mesh;
+pub mod ring;
 pub mod role;
 
 pub use ids::{
