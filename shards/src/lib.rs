@@ -9,6 +9,7 @@
 //! | [`role`] | what a role can hear ([`Input`]) and ask ([`Effect`]) |
 //! | [`mesh`] | edges: letters with byte lanes, marks, doorbells |
 //! | [`chunk`] | the log's tail in memory: write buffer and cache in one |
+//! | [`ring`] | one core's io_uring: operations, submitting, reaping |
 //! | [`segments`] | the log's segments on disk, open on every core |
 //! | [`files`], [`real_files`] | file verbs as steps, so that a simulated disk can stop between them |
 
@@ -17,6 +18,7 @@ pub mod files;
 pub mod ids;
 pub mod mesh;
 pub mod real_files;
+pub mod ring;
 pub mod role;
 pub mod segments;
 
