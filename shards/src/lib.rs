@@ -11,9 +11,13 @@
 //! | [`chunk`] | the log's tail in memory: write buffer and cache in one |
 //! | [`ring`] | one core's io_uring: operations, submitting, reaping |
 //! | [`segments`] | the log's segments on disk, open on every core |
+//! | [`disk`] | writes, flushes and reads of one core; [`descriptors`], [`faults`] |
 //! | [`files`], [`real_files`] | file verbs as steps, so that a simulated disk can stop between them |
 
 pub mod chunk;
+pub mod descriptors;
+pub mod disk;
+pub mod faults;
 pub mod files;
 pub mod ids;
 pub mod mesh;
