@@ -13,17 +13,21 @@
 //! | [`segments`] | the log's segments on disk, open on every core |
 //! | [`disk`] | writes, flushes and reads of one core; [`descriptors`], [`faults`] |
 //! | [`files`], [`real_files`] | file verbs as steps, so that a simulated disk can stop between them |
+//! | [`background`], [`log_lines`] | the executor for slow work, and the cores' log lines |
 
+pub mod background;
 pub mod chunk;
 pub mod descriptors;
 pub mod disk;
 pub mod faults;
 pub mod files;
 pub mod ids;
+pub mod log_lines;
 pub mod mesh;
 pub mod real_files;
 pub mod ring;
 pub mod role;
+mod segment_jobs;
 pub mod segments;
 
 pub use ids::{
