@@ -25,7 +25,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use glommio::{LocalExecutorBuilder, Placement, PoolPlacement};
+use glommio::{LocalExecutor, LocalExecutorBuilder, Placement, PoolPlacement};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use thiserror::Error;
 
@@ -284,19 +284,11 @@ fn run_thread(
     cores: Vec<CoreEnd>,
     ready: &SyncSender<io::Result<()>>,
 ) {
-    let (placement, pool) = match plan.cpu {
-        Some(cpu) => (Placement::Fixed(cpu), PoolPlacement::Unbound(1)),
-        None => (Placement::Unbound, PoolPlacement::Unbound(1)),
-    };
-    let made = LocalExecutorBuilder::new(placement)
-        .blocking_thread_pool_placement(pool)
-        .io_memory(256 * 1024)
-        .make();
-    let executor = match made {
+    let executor = match make_executor(plan.cpu) {
         Ok(executor) => executor,
         Err(error) => {
             // If nobody listens any more, the starter has given up.
-            let _ = ready.send(Err(error.into()));
+            let _ = ready.send(Err(error));
             return;
         }
     };
@@ -314,6 +306,23 @@ fn run_thread(
         let _ = ready.send(Ok(()));
         serve(desk, asked, plan.lines).await;
     });
+}
+
+/// The helper thread and the kernel's workers inherit the pinning, so that all of it stays off the
+/// other CPUs.
+fn make_executor(cpu: Option<usize>) -> io::Result<LocalExecutor> {
+    if let Some(cpu) = cpu {
+        if cpu >= rustix::thread::CpuSet::MAX_CPU {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        let mut cpus = rustix::thread::CpuSet::new();
+        cpus.set(cpu);
+        rustix::thread::sched_setaffinity(None, &cpus)?;
+    }
+    Ok(LocalExecutorBuilder::new(Placement::Unbound)
+        .blocking_thread_pool_placement(PoolPlacement::Unbound(1))
+        .io_memory(256 * 1024)
+        .make()?)
 }
 
 /// All state of the executor.

@@ -14,6 +14,7 @@
 //! | [`disk`] | writes, flushes and reads of one core; [`descriptors`], [`faults`] |
 //! | [`files`], [`real_files`] | file verbs as steps, so that a simulated disk can stop between them |
 //! | [`background`], [`log_lines`] | the executor for slow work, and the cores' log lines |
+//! | [`probe`], [`lock`] | facts about the machine, and the store's lock, before start |
 
 pub mod background;
 pub mod chunk;
@@ -22,8 +23,10 @@ pub mod disk;
 pub mod faults;
 pub mod files;
 pub mod ids;
+pub mod lock;
 pub mod log_lines;
 pub mod mesh;
+pub mod probe;
 pub mod real_files;
 pub mod ring;
 pub mod role;
