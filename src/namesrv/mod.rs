@@ -6,6 +6,7 @@
 
 mod bodies;
 mod kv;
+pub mod role;
 mod routes;
 
 pub use bodies::{
@@ -13,6 +14,7 @@ pub use bodies::{
     TopicConfig, TopicList, TopicRouteData, parse_inflated, render,
 };
 pub use kv::{KvConfig, KvError, ORDER_TOPIC_CONFIG};
+pub use role::{Namesrv, NamesrvSettings};
 pub use routes::{
     BrokerKey, Expired, MinBrokerChange, Queried, RegisterError, Registered, Registration,
     RouteLimits, RouteQuestion, RouteSettings, Routes, TopicKind, perm,

@@ -5,7 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::boot::StoreSettings;
 use crate::broker::control::{ControlConfig, Identity, SegmentSettings};
-use crate::broker::shard::{ShardConfig, Transfer};
+use crate::broker::Transfer;
+use crate::broker::shard::ShardConfig;
 use crate::broker::topic_table::TopicSettings;
 use crate::config::{BrokerConfig, FlushDiskType, key_table};
 use crate::ids::{LogOffset, Millis};
