@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use serde_json::json;
 use shards::Now;
 use shards::files::{Job, JobDone};
 use shards::role::Role;
@@ -73,15 +72,25 @@ struct Answer {
 
 impl Answer {
     fn body(body: Vec<u8>) -> Answer {
-        Answer { body, ..Answer::default() }
+        Answer {
+            body,
+            ..Answer::default()
+        }
     }
 
     fn ext(name: &'static str, value: impl ToString) -> Answer {
-        Answer { ext: vec![(name, value.to_string())], ..Answer::default() }
+        Answer {
+            ext: vec![(name, value.to_string())],
+            ..Answer::default()
+        }
     }
 
     fn refuse(code: ResponseCode, remark: impl Into<String>) -> Answer {
-        Answer { code: code.0, remark: Some(remark.into()), ..Answer::default() }
+        Answer {
+            code: code.0,
+            remark: Some(remark.into()),
+            ..Answer::default()
+        }
     }
 
     fn failed(error: &dyn std::fmt::Display) -> Answer {
@@ -138,7 +147,9 @@ impl Namesrv {
             }
             Ok(frame) if frame.header.is_response() => {}
             Ok(frame) => {
-                let answer = self.answer(now, conn, &frame, fx).unwrap_or_else(|refused| refused);
+                let answer = self
+                    .answer(now, conn, &frame, fx)
+                    .unwrap_or_else(|refused| refused);
                 if !frame.header.is_oneway() {
                     fx.reply(conn, |out| write(out, &frame, &answer));
                 }
@@ -165,17 +176,22 @@ impl Namesrv {
                 Ok(Answer::body(render(&self.routes.cluster_info())))
             }
             RequestCode::GET_BROKER_MEMBER_GROUP => {
-                let group = self.routes.member_group(ext("clusterName"), ext("brokerName"));
+                let group = self
+                    .routes
+                    .member_group(ext("clusterName"), ext("brokerName"));
                 Ok(Answer::body(render(&group)))
             }
-            RequestCode::WIPE_WRITE_PERM_OF_BROKER => {
-                Ok(Answer::ext("wipeTopicCount", self.routes.wipe_write_perm(ext("brokerName"))))
-            }
-            RequestCode::ADD_WRITE_PERM_OF_BROKER => {
-                Ok(Answer::ext("addTopicCount", self.routes.add_write_perm(ext("brokerName"))))
-            }
+            RequestCode::WIPE_WRITE_PERM_OF_BROKER => Ok(Answer::ext(
+                "wipeTopicCount",
+                self.routes.wipe_write_perm(ext("brokerName")),
+            )),
+            RequestCode::ADD_WRITE_PERM_OF_BROKER => Ok(Answer::ext(
+                "addTopicCount",
+                self.routes.add_write_perm(ext("brokerName")),
+            )),
             RequestCode::DELETE_TOPIC_IN_NAMESRV => {
-                self.routes.delete_topic(ext("topic"), frame.header.ext("clusterName"));
+                self.routes
+                    .delete_topic(ext("topic"), frame.header.ext("clusterName"));
                 Ok(Answer::default())
             }
             RequestCode::REGISTER_TOPIC_IN_NAMESRV => self.register_topic(frame),
@@ -191,9 +207,17 @@ impl Namesrv {
         let request = RouteRequest::decode(&frame.header)?;
         let topic = request.topic;
         let order = self.settings.order_messages;
-        let order_conf = order.then(|| self.kv.get(ORDER_TOPIC_CONFIG, topic)).flatten();
-        let zone = request.zone_name.filter(|zone| request.zone_mode && !zone.trim().is_empty());
-        match self.routes.route(&RouteQuestion { topic, zone, order_conf }) {
+        let order_conf = order
+            .then(|| self.kv.get(ORDER_TOPIC_CONFIG, topic))
+            .flatten();
+        let zone = request
+            .zone_name
+            .filter(|zone| request.zone_mode && !zone.trim().is_empty());
+        match self.routes.route(&RouteQuestion {
+            topic,
+            zone,
+            order_conf,
+        }) {
             Some(route) => Ok(Answer::body(render(&route))),
             None => Err(Answer::refuse(
                 ResponseCode::TOPIC_NOT_EXIST,
@@ -212,7 +236,10 @@ impl Namesrv {
         let request = RegisterBrokerRequest::decode(&frame.header)?;
         let crc = (crc32fast::hash(frame.body) & 0x7FFF_FFFF) as i32;
         if request.body_crc32 != 0 && request.body_crc32 != crc {
-            return Err(Answer::refuse(ResponseCode::SYSTEM_ERROR, "crc32 not match"));
+            return Err(Answer::refuse(
+                ResponseCode::SYSTEM_ERROR,
+                "crc32 not match",
+            ));
         }
         let body = RegisterBody::decode(frame.body, request.compressed, frame.header.version)
             .map_err(|error| Answer::failed(&error))?;
@@ -248,15 +275,23 @@ impl Namesrv {
         let version: DataVersion =
             fastjson::from_slice(frame.body).map_err(|error| Answer::failed(&error))?;
         let broker = key(request.cluster_name, request.broker_addr);
-        let queried = self.routes.query_data_version(&broker, version, now.mono.0 / 1000);
+        let queried = self
+            .routes
+            .query_data_version(&broker, version, now.mono.0 / 1000);
         let mut answer = Answer::ext("changed", queried.changed);
-        answer.body = queried.recorded.map(|version| render(&version)).unwrap_or_default();
+        answer.body = queried
+            .recorded
+            .map(|version| render(&version))
+            .unwrap_or_default();
         Ok(answer)
     }
 
     fn heartbeat(&mut self, now: Now, frame: &Frame<'_>) -> Answered {
         let request = BrokerHeartbeatRequest::decode(&frame.header)?;
-        self.routes.touch(&key(request.cluster_name, request.broker_addr), now.mono.0 / 1000);
+        self.routes.touch(
+            &key(request.cluster_name, request.broker_addr),
+            now.mono.0 / 1000,
+        );
         Ok(Answer::default())
     }
 
@@ -265,7 +300,9 @@ impl Namesrv {
         let route: TopicRouteData =
             fastjson::from_slice(frame.body).map_err(|error| Answer::failed(&error))?;
         let registered = self.routes.register_topic(topic, &route.queue_datas);
-        registered.map(|_| Answer::default()).map_err(|error| Answer::failed(&error))
+        registered
+            .map(|_| Answer::default())
+            .map_err(|error| Answer::failed(&error))
     }
 
     fn list(&self, code: RequestCode, cluster: &str) -> Option<Answered> {
@@ -275,7 +312,9 @@ impl Namesrv {
             RequestCode::GET_HAS_UNIT_SUB_TOPIC_LIST => TopicKind::UnitSub,
             RequestCode::GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST => TopicKind::UnitSubOnly,
             RequestCode::GET_TOPICS_BY_CLUSTER if self.settings.list_topics => {
-                return Some(Ok(Answer::body(render(&self.routes.topics_of_cluster(cluster)))));
+                return Some(Ok(Answer::body(render(
+                    &self.routes.topics_of_cluster(cluster),
+                ))));
             }
             RequestCode::GET_SYSTEM_TOPIC_LIST_FROM_NS if self.settings.list_topics => {
                 return Some(Ok(Answer::body(render(&self.routes.system_topics()))));
@@ -337,7 +376,11 @@ impl Namesrv {
     }
 
     fn config(&self) -> Answer {
-        let lines = self.settings.settings.iter().map(|(key, value)| format!("{key}={value}\n"));
+        let lines = self
+            .settings
+            .settings
+            .iter()
+            .map(|(key, value)| format!("{key}={value}\n"));
         Answer::body(lines.collect::<String>().into_bytes())
     }
 
@@ -373,8 +416,13 @@ impl Namesrv {
         }
         self.scan_at = now.mono.plus_millis(self.settings.scan_interval_ms);
         for expired in self.routes.expire(now.mono.0 / 1000) {
-            log::warn!("broker {} is silent: its routes are removed", expired.broker.address);
-            fx.push(Effect::Close { conn: conn_of(expired.connection) });
+            log::warn!(
+                "broker {} is silent: its routes are removed",
+                expired.broker.address
+            );
+            fx.push(Effect::Close {
+                conn: conn_of(expired.connection),
+            });
             self.tell_change(expired.change.as_ref(), fx);
         }
     }
@@ -384,7 +432,10 @@ impl Namesrv {
         if waits && now.mono >= self.save_at {
             self.saving = Some(self.changes);
             let path = self.settings.kv_path.clone();
-            let job = Job::ReplaceFile { path, bytes: self.kv.to_file() };
+            let job = Job::ReplaceFile {
+                path,
+                bytes: self.kv.to_file(),
+            };
             fx.push(Effect::Slow { ticket: SAVE, job });
         }
         if self.stopping && self.changes == self.saved && !self.stopped {
@@ -394,9 +445,14 @@ impl Namesrv {
     }
 
     fn saved(&mut self, now: Now, done: &JobDone) {
-        let Some(change) = self.saving.take() else { return };
+        let Some(change) = self.saving.take() else {
+            return;
+        };
         if let JobDone::Failed(error) = done {
-            log::error!("{} cannot be saved: {error}", self.settings.kv_path.display());
+            log::error!(
+                "{} cannot be saved: {error}",
+                self.settings.kv_path.display()
+            );
             self.save_at = now.mono.plus_millis(SAVE_RETRY_MS);
         } else {
             self.saved = change;
@@ -405,7 +461,10 @@ impl Namesrv {
 }
 
 fn key(cluster: &str, address: &str) -> BrokerKey {
-    BrokerKey { cluster: cluster.to_owned(), address: address.to_owned() }
+    BrokerKey {
+        cluster: cluster.to_owned(),
+        address: address.to_owned(),
+    }
 }
 
 fn registration(
@@ -449,11 +508,24 @@ fn registration(
 }
 
 fn write(out: &mut Vec<u8>, frame: &Frame<'_>, answer: &Answer) {
-    let head = ResponseHead { code: ResponseCode(answer.code), opaque: frame.header.opaque };
+    let head = ResponseHead {
+        code: ResponseCode(answer.code),
+        opaque: frame.header.opaque,
+    };
     let remark = answer.remark.as_deref();
-    encode_response(out, frame.header.encoding, &head, remark, answer.body.len(), |ext| {
-        answer.ext.iter().for_each(|(name, value)| ext.put_str(name, value));
-    });
+    encode_response(
+        out,
+        frame.header.encoding,
+        &head,
+        remark,
+        answer.body.len(),
+        |ext| {
+            answer
+                .ext
+                .iter()
+                .for_each(|(name, value)| ext.put_str(name, value));
+        },
+    );
     out.extend_from_slice(&answer.body);
 }
 
@@ -479,7 +551,10 @@ impl Role<Ringmq> for Namesrv {
     fn deadline(&self) -> Option<Micros> {
         let save = self.changes != self.saved && self.saving.is_none();
         let scan = (!self.stopping).then_some(self.scan_at);
-        [scan, save.then_some(self.save_at)].into_iter().flatten().min()
+        [scan, save.then_some(self.save_at)]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     fn name(&self) -> &'static str {
