@@ -461,3 +461,169 @@ fn may_receive_again(index: usize, result: i32) -> Result<(), LoadError> {
         )),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+
+    const WINDOW: usize = 4;
+
+    /// A peer that reads a window of requests and answers with what `answer` makes of their
+    /// opaques; nothing closes the connection.
+    fn peer(answer: fn(&[i64]) -> Vec<(i32, i64)>) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a connection");
+            loop {
+                let opaques: Vec<i64> = (0..WINDOW).map_while(|_| request(&mut stream)).collect();
+                if opaques.len() < WINDOW {
+                    return;
+                }
+                let answers: Vec<u8> = answer(&opaques).iter().flat_map(encoded).collect();
+                if answers.is_empty() || stream.write_all(&answers).is_err() {
+                    return;
+                }
+            }
+        });
+        address
+    }
+
+    fn request(stream: &mut TcpStream) -> Option<i64> {
+        let mut prefix = [0; frames::PREFIX_BYTES];
+        stream.read_exact(&mut prefix).ok()?;
+        let (header, body) = frames::lengths(&prefix).expect("the generator's frames are valid");
+        let mut bytes = vec![0; header + body];
+        stream.read_exact(&mut bytes).ok()?;
+        let json: serde_json::Value = serde_json::from_slice(&bytes[..header]).expect("JSON");
+        json["opaque"].as_i64()
+    }
+
+    fn encoded((code, opaque): &(i32, i64)) -> Vec<u8> {
+        let header = format!("{{\"code\":{code},\"flag\":1,\"opaque\":{opaque},\"version\":479}}");
+        frames::frame(header.as_bytes(), b"body")
+    }
+
+    fn load(address: SocketAddr) -> Load {
+        let topic = Topic {
+            name: "T".into(),
+            broker: "b".into(),
+            queues: 4,
+        };
+        let shape = Shape {
+            connections: 1,
+            window: WINDOW,
+        };
+        Load::connect(address, &topic, shape).expect("connected")
+    }
+
+    #[test]
+    fn answers_in_any_order_are_counted_and_nothing_is_left_after_draining() {
+        let address = peer(|opaques| opaques.iter().rev().map(|&opaque| (0, opaque)).collect());
+        let mut load = load(address);
+        let traffic = load.run(Duration::from_millis(50)).expect("answered");
+        assert!(traffic.answered() >= WINDOW as u64);
+        assert!(traffic.latency.p50_us > 0.0 && traffic.latency.max_us < 5e6);
+        load.drain().expect("answered");
+    }
+
+    #[test]
+    fn a_code_other_than_success_fails_the_run_and_shows_the_answer() {
+        let address = peer(|opaques| {
+            let code = |opaque: i64| if opaque % 4 == 3 { 2 } else { 0 };
+            opaques
+                .iter()
+                .map(|&opaque| (code(opaque), opaque))
+                .collect()
+        });
+        let error = load(address)
+            .run(Duration::from_millis(20))
+            .expect_err("refused");
+        let LoadError::Refused {
+            refused,
+            answered,
+            first,
+        } = error
+        else {
+            panic!("{error}")
+        };
+        assert!(refused > 0 && refused < answered);
+        assert!(first.contains("\"code\":2"));
+    }
+
+    #[test]
+    fn an_answer_that_nobody_waits_for_fails_the_run() {
+        let twice = peer(|opaques| vec![(0, opaques[0]), (0, opaques[0])]);
+        let foreign = peer(|opaques| vec![(0, opaques[0] + 100)]);
+        let none = peer(|_| vec![(0, 0)]);
+        for address in [twice, foreign, none] {
+            let error = load(address)
+                .run(Duration::from_millis(20))
+                .expect_err("not asked");
+            assert!(matches!(error, LoadError::NotAsked(_)), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_closed_connection_fails_the_run() {
+        let address = peer(|_| Vec::new());
+        let error = load(address)
+            .run(Duration::from_secs(5))
+            .expect_err("closed");
+        assert!(
+            matches!(error, LoadError::Closed(0) | LoadError::Socket(0, _)),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn the_responder_answers_many_connections() {
+        let address = crate::responder::start_responder().expect("started");
+        let topic = Topic {
+            name: "T".into(),
+            broker: "b".into(),
+            queues: 4,
+        };
+        for shape in [(1, 1), (64, 1), (16, 16), (3, 300)] {
+            let shape = Shape {
+                connections: shape.0,
+                window: shape.1,
+            };
+            let mut load = Load::connect(address, &topic, shape).expect("connected");
+            let traffic = load.run(Duration::from_millis(30)).expect("answered");
+            assert!(
+                traffic.answered() as usize >= shape.connections,
+                "{shape:?}"
+            );
+            load.drain().expect("answered");
+        }
+    }
+
+    #[test]
+    fn shapes_beyond_the_limits_are_refused() {
+        let address = SocketAddr::from(([127, 0, 0, 1], 1));
+        let topic = Topic {
+            name: "T".into(),
+            broker: "b".into(),
+            queues: 4,
+        };
+        for (connections, window) in [(0, 1), (1, 0), (5_000, 1), (1, 10_001)] {
+            let result = Load::connect(
+                address,
+                &topic,
+                Shape {
+                    connections,
+                    window,
+                },
+            );
+            assert!(
+                matches!(result, Err(LoadError::Shape(..))),
+                "{connections}x{window}"
+            );
+        }
+    }
+}

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -69,6 +70,28 @@ impl Machine {
     }
 }
 
+/// CPU time that all cores together have spent on anything, as far as the kernel tells.
+pub fn busy() -> Option<Duration> {
+    busy_in(&fs::read_to_string("/proc/stat").ok()?)
+}
+
+/// The first line: user, nice, system, idle, iowait, irq, softirq, steal, in ticks of 10 ms; guest
+/// time is part of user time. Stolen time counts: it is somebody else's.
+fn busy_in(stat: &str) -> Option<Duration> {
+    let words = stat
+        .lines()
+        .next()?
+        .strip_prefix("cpu ")?
+        .split_ascii_whitespace();
+    let ticks: Vec<u64> = words.map_while(|word| word.parse().ok()).collect();
+    let [user, nice, system, _idle, _wait, irq, softirq, steal, ..] = ticks[..] else {
+        return None;
+    };
+    Some(Duration::from_millis(
+        (user + nice + system + irq + softirq + steal) * 10,
+    ))
+}
+
 fn read(path: &str) -> String {
     fs::read_to_string(path).map_or_else(|_| UNKNOWN.into(), |text| text.trim().to_owned())
 }
@@ -121,6 +144,13 @@ mod tests {
                 Err(MachineError::InMemory(_))
             ));
         }
+    }
+
+    #[test]
+    fn busy_is_what_is_neither_idle_nor_waiting() {
+        let stat = "cpu  10 1 20 5000 300 2 3 4 7 7\ncpu0 1 2 3 4 5 6 7 8 9 9\n";
+        assert_eq!(busy_in(stat), Some(Duration::from_millis(400)));
+        assert_eq!(busy_in("cpu  10 1 20"), None);
     }
 
     #[test]

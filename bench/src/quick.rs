@@ -14,7 +14,7 @@ use crate::diskstats::{Disk, DiskCounts, DiskError};
 use crate::floor::{FloorError, FloorFile, Method};
 use crate::frames::Topic;
 use crate::load::{BODY_BYTES, Load, LoadError, Shape};
-use crate::machine::{Machine, MachineError};
+use crate::machine::{self, Machine, MachineError};
 use crate::report::{self, Figure, Results, Round, Sends};
 use crate::responder::start_responder;
 use crate::setup::{self, SetupError};
@@ -244,15 +244,37 @@ impl<'a> Bench<'a> {
         Duration::from_secs(self.options.seconds)
     }
 
-    /// Measures each scenario once, into `self.round`.
+    /// Measures each scenario once, into `self.round`, and what others did meanwhile.
     fn round(&mut self) -> Result<(), QuickError> {
+        let began = Instant::now();
+        let all = machine::busy();
+        let own = broker::process_cpu(std::process::id()).ok();
+        let broker = self.scenarios()?;
+        let own = broker::process_cpu(std::process::id())
+            .ok()
+            .zip(own)
+            .map(|(end, own)| end - own);
+        let all = machine::busy()
+            .zip(all)
+            .map(|(end, all)| end.saturating_sub(all));
+        self.round.others_cores = all.zip(own).map(|(all, own)| {
+            all.saturating_sub(own + broker).as_secs_f64() / began.elapsed().as_secs_f64()
+        });
+        if let Some(cores) = self.round.others_cores {
+            println!("{}", report::others_line(cores));
+        }
+        Ok(())
+    }
+
+    /// Returns the CPU time that the broker used.
+    fn scenarios(&mut self) -> Result<Duration, QuickError> {
         self.device()?;
         self.network()?;
         let sends = SHAPES
             .into_iter()
             .any(|shape| self.wants(Scenario::Send(shape)));
         if !sends && !self.wants(Scenario::Idle) {
-            return Ok(());
+            return Ok(Duration::ZERO);
         }
         // A fresh store each time, so that all rounds meet the same conditions.
         let made = tempfile::Builder::new()
@@ -264,6 +286,9 @@ impl<'a> Bench<'a> {
             source,
         })?;
         let mut broker = self.start(store.path())?;
+        // A process of our own counts from its start, another one from here on.
+        let running = broker.process().filter(|_| self.options.broker.is_some());
+        let before = running.and_then(|process| broker::process_cpu(process).ok());
         setup::check_flush_mode(broker.address())?;
         let topic = setup::prepare(broker.address(), broker.namesrv())?;
         let description = format!("{}, {} queues", broker.description(), topic.queues);
@@ -274,7 +299,13 @@ impl<'a> Bench<'a> {
                 self.send(&mut *broker, &topic, shape)?;
             }
         }
-        self.idle(&*broker)
+        self.idle(&*broker)?;
+        let after = broker
+            .process()
+            .and_then(|process| broker::process_cpu(process).ok());
+        Ok(after
+            .unwrap_or_default()
+            .saturating_sub(before.unwrap_or_default()))
     }
 
     fn device(&mut self) -> Result<(), QuickError> {

@@ -36,6 +36,8 @@ pub struct Round {
     pub sends: Vec<Sends>,
     /// CPU time of the idle broker; 1 is a whole core.
     pub idle_cores: Option<f64>,
+    /// Cores that neither the bench nor its broker used, over the whole round.
+    pub others_cores: Option<f64>,
 }
 
 impl Round {
@@ -140,6 +142,9 @@ const PIPELINED_RATE: Goal = Goal::AtLeast(120_000.0);
 /// Of one core, while nobody asks anything.
 const IDLE_CORES: Goal = Goal::AtMost(0.02);
 
+/// What a quiet machine's other programs may use.
+const OTHERS_CORES_MAX: f64 = 0.1;
+
 /// Every figure that the rounds hold enough for.
 pub fn summarize(rounds: &[Round], shapes: &[Shape]) -> Vec<Figure> {
     let mut figures = Vec::new();
@@ -195,6 +200,9 @@ pub fn summarize(rounds: &[Round], shapes: &[Shape]) -> Vec<Figure> {
             round.sends(shape)?.messages_per_flush()
         });
     }
+    add("everything else, cores".into(), None, &|round| {
+        round.others_cores
+    });
     add("idle, cores".into(), Some(IDLE_CORES), &|round| {
         round.idle_cores
     });
@@ -261,6 +269,19 @@ pub fn sends_line(shape: Shape, sends: &Sends) -> String {
     format!(
         "{line}  {broker:>8}  {:>8} {own:>6}  {each:>14}",
         sends.disk.flushes
+    )
+}
+
+/// Figures beside busy neighbours are not worth much, and their floors neither.
+pub fn others_line(cores: f64) -> String {
+    let warning = if cores > OTHERS_CORES_MAX {
+        ": NOT A QUIET MACHINE"
+    } else {
+        ""
+    };
+    format!(
+        "  everything else used {:.0}% of a core{warning}",
+        cores * 100.0
     )
 }
 
@@ -373,6 +394,7 @@ mod tests {
                 sends(traffic(MANY, send_rate, 1_000.0, 2_000.0)),
             ],
             idle_cores: Some(0.001),
+            others_cores: None,
         }
     }
 
