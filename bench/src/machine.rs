@@ -155,7 +155,8 @@ mod tests {
 
     #[test]
     fn a_model_is_named_once() {
-        let cpuinfo = "processor\t: 0\nmodel\t\t: 207\nmodel name\t: Some(R) CPU\n\nprocessor\t: 1\n\
+        let cpuinfo = "processor\t: 0\nmodel\t\t: 207\nmodel name\t: Some(R) CPU\n\n\
+            processor\t: 1\n\
             model name\t: Other\n";
         assert_eq!(cpu_model(cpuinfo), "Some(R) CPU");
         assert_eq!(cpu_model(""), UNKNOWN);

@@ -292,7 +292,7 @@ impl<'a> Bench<'a> {
         setup::check_flush_mode(broker.address())?;
         let topic = setup::prepare(broker.address(), broker.namesrv())?;
         let description = format!("{}, {} queues", broker.description(), topic.queues);
-        println!("{}, {description}", report::SENDS_HEAD);
+        println!("  broker: {description}\n{}", report::SENDS_HEAD);
         self.described = Some(description);
         for shape in SHAPES {
             if self.wants(Scenario::Send(shape)) {

@@ -224,8 +224,10 @@ pub const DEVICE_HEAD: &str =
     "  device floor, 4 KiB      n      p50      p99    p99.9      max  us   writes  flushes";
 pub const NETWORK_HEAD: &str =
     "  network floor       rate/s      p50      p99    p99.9      max  us   generator";
-pub const SENDS_HEAD: &str = "  sync-flush sends    rate/s      p50      p99    p99.9      max  us   generator  broker\
-     \u{20}   flushes  (own)  messages/flush";
+pub const SENDS_HEAD: &str = concat!(
+    "  sync-flush sends    rate/s      p50      p99    p99.9      max  us   generator",
+    "    broker   flushes    own  messages/flush"
+);
 
 pub fn device_line(floor: &DeviceFloor) -> String {
     let DeviceFloor {

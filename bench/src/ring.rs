@@ -37,7 +37,7 @@ pub struct BufferRing {
 }
 
 impl BufferRing {
-    /// Registers `count` buffers (a power of two, up to 32,768) under `group` and lends all of them.
+    /// Registers `count` buffers (a power of two, up to 32,768) under `group` and lends them all.
     /// The ring must be dropped, or quiesced, before the result is.
     pub fn new(ring: &IoUring, group: u16, count: u16, buffer_bytes: usize) -> io::Result<Self> {
         assert!(count.is_power_of_two(), "{count} receive buffers");
