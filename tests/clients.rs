@@ -1,8 +1,9 @@
-//! Real clients, unmodified, against `ringmq standalone`: Java 5.3.3 and 4.9.8, Go, ali-ons and mqadmin. With
-//! RINGMQ_CLIENTS_PEER=java the same tests run against Apache RocketMQ 5.3.3, which shows that the tests are right.
+//! Real clients, unmodified, against `ringmq standalone`: Java 5.3.3 and 4.9.8, Go, ali-ons and
+//! mqadmin. With RINGMQ_CLIENTS_PEER=java the same tests run against Apache RocketMQ 5.3.3, which
+//! shows that the tests are right.
 //!
-//! A test whose client or toolchain is not on the machine is ignored with its reason; with CI in the environment it
-//! fails.
+//! A test whose client or toolchain is not on the machine is ignored with its reason; with CI in
+//! the environment it fails.
 
 #[path = "clients/admin.rs"]
 mod admin;
@@ -18,6 +19,8 @@ mod readme;
 mod support;
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use support::broker::peer_is_java;
+use support::ledger;
 use support::toolchain::Kind;
 use support::{Outcome, Stop, world};
 
@@ -46,7 +49,9 @@ fn trials() -> Vec<Trial> {
         trial(
             "ringmq_and_java_brokers_register_at_each_others_name_server",
             mixed::brokers_register_at_each_others_name_server,
-        ),
+        )
+        // There is no ringmq in such a run.
+        .with_ignored_flag(peer_is_java()),
         trial(
             "mqadmin_creates_and_shows_a_topic",
             admin::mqadmin_creates_and_shows_a_topic,
@@ -76,6 +81,10 @@ fn trials() -> Vec<Trial> {
             readme::readme_mqadmin_commands_work,
         ),
     ];
+    trials.push(trial(
+        "the_ledger_notices_what_is_wrong",
+        ledger::notices_what_is_wrong,
+    ));
     for kind in Kind::ALL {
         let name = kind.name();
         trials.push(trial(

@@ -3,7 +3,8 @@
 use crate::support::toolchain::Kind;
 use crate::support::{Outcome, ensure, failed, world};
 
-/// `updateTopic` creates a topic with the given queues; route, list and cluster show it and its broker.
+/// `updateTopic` creates a topic with the given queues; route, list and cluster show it and its
+/// broker.
 pub fn mqadmin_creates_and_shows_a_topic() -> Outcome {
     let program = world::program(Kind::Java5)?;
     let broker = world::broker()?;

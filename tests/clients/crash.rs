@@ -12,8 +12,8 @@ use crate::support::{Outcome, PATIENCE, wait_for, world};
 const MESSAGES_PER_LIFE: usize = 200;
 const DEATHS: usize = 2;
 
-/// Killed twice in the middle of traffic: everything that the producer was told is stored reaches the consumer. The
-/// two run in processes of their own.
+/// Killed twice in the middle of traffic: everything that the producer was told is stored reaches
+/// the consumer. The two run in processes of their own.
 pub fn a_killed_broker_loses_nothing_acknowledged() -> Outcome {
     let mut broker = Broker::start()?;
     let topic = world::topic(&broker, "Killed", 4)?.name;

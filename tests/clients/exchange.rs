@@ -6,7 +6,8 @@ use crate::support::toolchain::Kind;
 use crate::support::{Outcome, ensure, world};
 use std::collections::BTreeSet;
 
-/// One consumer receives every message once, in whichever way its client can send, and as it was sent.
+/// One consumer receives every message once, in whichever way its client can send, and as it was
+/// sent.
 pub fn receives_once_what_it_sent(kind: Kind) -> Outcome {
     let program = world::program(kind)?;
     let broker = world::broker()?;
@@ -37,8 +38,8 @@ fn modes(kind: Kind) -> &'static [&'static str] {
     }
 }
 
-/// Two consumers of one group halve the queues, and each message reaches one of them; when one leaves, the other
-/// goes on where it stopped.
+/// Two consumers of one group halve the queues, and each message reaches one of them; when one
+/// leaves, the other goes on where it stopped.
 pub fn consumers_share_a_topic(kind: Kind) -> Outcome {
     let program = world::program(kind)?;
     let broker = world::broker()?;
@@ -99,7 +100,6 @@ pub fn all_receive_what_each_sent() -> Outcome {
         sent.extend(producer.send(&topic, "sync", 5, "tags=A,B")?);
         producer.stop()?;
     }
-    // ali-ons sets no key that others would show as the message id.
     let mut consumers = Vec::new();
     for kind in Kind::ALL {
         let group = format!("C_{}", kind.name());

@@ -1,18 +1,13 @@
 //! ringmq and Apache RocketMQ in one cluster: brokers of each at name servers of each.
 
-use crate::support::broker::{JavaPeer, Ringmq, peer_is_java};
+use crate::support::broker::{JavaPeer, Ringmq};
 use crate::support::ledger::every_message_once;
 use crate::support::toolchain::Kind;
-use crate::support::{Outcome, Stop, remoting, world};
+use crate::support::{Outcome, remoting, world};
 
-/// A Java broker registers at ringmq's name server, ringmq's broker at a Java name server; clients that know only the
-/// foreign name server reach each.
+/// A Java broker registers at ringmq's name server, ringmq's broker at a Java name server; clients
+/// that know only the foreign name server reach each.
 pub fn brokers_register_at_each_others_name_server() -> Outcome {
-    if peer_is_java() {
-        return Err(Stop::Missing(
-            "ringmq, which RINGMQ_CLIENTS_PEER=java leaves out".into(),
-        ));
-    }
     let program = world::program(Kind::Java5)?;
     let our_namesrv = Ringmq::namesrv()?;
     let java = JavaPeer::start(&[])?;

@@ -1,5 +1,5 @@
-// The Go client of RocketMQ under remote control: one command per line of standard input, events as JSON lines on
-// standard output. Commands run side by side; each ends with a line
+// The Go client of RocketMQ under remote control: one command per line of standard input, events as
+// JSON lines on standard output. Commands run side by side; each ends with a line
 // {"as":NAME,"event":"done","verb":VERB,"error":null or text}.
 //
 //	producer as= namesrv= group=                 then send, stop

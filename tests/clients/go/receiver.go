@@ -48,8 +48,9 @@ func (r *receiver) stop() error {
 }
 
 func received(as string, message *primitive.MessageExt) {
-	write(as, "received", event{"msgId": message.MsgId, "topic": message.Topic,
-		"queueId": message.Queue.QueueId, "queueOffset": message.QueueOffset, "body": string(message.Body),
+	write(as, "received", event{"msgId": message.MsgId, "offsetMsgId": message.OffsetMsgId,
+		"topic": message.Topic, "queueId": message.Queue.QueueId,
+		"queueOffset": message.QueueOffset, "body": string(message.Body),
 		"keys": strings.TrimSpace(message.GetKeys()), "tags": message.GetTags(),
 		"number": message.GetProperty("number"), "reconsumeTimes": message.ReconsumeTimes})
 }

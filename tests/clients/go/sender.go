@@ -6,14 +6,15 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	rocketmq "github.com/apache/rocketmq-client-go/v2"
 	"github.com/apache/rocketmq-client-go/v2/primitive"
 	"github.com/apache/rocketmq-client-go/v2/producer"
 )
 
-// sender is a producer. Message number n of the sender NAME has the body and the key "NAME-n", the user property
-// number=n, and the tag that stands at n in tags=A,B,...
+// sender is a producer. Message number n of the sender NAME has the body and the key "NAME-n", the
+// user property number=n, and the tag that stands at n in tags=A,B,...
 type sender struct {
 	as       string
 	producer rocketmq.Producer
@@ -25,6 +26,8 @@ func newSender(as string, c command) (*sender, error) {
 		producer.WithNsResolver(primitive.NewPassthroughResolver([]string{c.text("namesrv", "")})),
 		producer.WithGroupName(c.text("group", "")),
 		producer.WithInstanceName(as),
+		// A cold start on a busy machine takes its time.
+		producer.WithSendMsgTimeout(10*time.Second),
 	)
 	if err != nil {
 		return nil, err
@@ -75,8 +78,8 @@ func (s *sender) sync(message *primitive.Message) error {
 func (s *sender) oneway(message *primitive.Message) error {
 	err := s.producer.SendOneWay(context.Background(), message)
 	if err == nil {
-		write(s.as, "sent", event{"status": "ONEWAY", "topic": message.Topic, "body": string(message.Body),
-			"keys": message.GetKeys(), "tags": message.GetTags()})
+		write(s.as, "sent", event{"status": "ONEWAY", "topic": message.Topic,
+			"body": string(message.Body), "keys": message.GetKeys(), "tags": message.GetTags()})
 	}
 	return err
 }
@@ -123,8 +126,8 @@ func (s *sender) message(c command) *primitive.Message {
 	return message
 }
 
-// sent prints what became of messages that went out together: their ids stand separated by commas. The client
-// gives a batch no msgId.
+// sent prints what became of messages that went out together: their ids stand separated by commas.
+// The client gives a batch no msgId.
 func (s *sender) sent(messages []*primitive.Message, result *primitive.SendResult) {
 	offsetMsgIds := strings.Split(result.OffsetMsgID, ",")
 	for i, message := range messages {

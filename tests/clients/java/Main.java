@@ -7,8 +7,8 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 
 /**
- * RocketMQ's Java client under remote control: one command per line of standard input, events as JSON lines on standard
- * output. Commands run side by side; each ends with a line
+ * RocketMQ's Java client under remote control: one command per line of standard input, events as
+ * JSON lines on standard output. Commands run side by side; each ends with a line
  * {@code {"as":NAME,"event":"done","verb":VERB,"error":null or text}}.
  *
  * <pre>
@@ -25,7 +25,8 @@ public final class Main {
     }
 
     public static void main(String[] arguments) throws Exception {
-        // Standard output belongs to the events; the 5.x client's log framework talks there at its start.
+        // Standard output belongs to the events; the 5.x client's log framework talks there at its
+        // start.
         Output.take();
         ExecutorService threads = Executors.newCachedThreadPool();
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));

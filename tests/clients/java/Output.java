@@ -1,4 +1,5 @@
 import java.io.PrintStream;
+import org.apache.rocketmq.common.message.MessageClientExt;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /** Writes one JSON object per line. */
@@ -13,7 +14,10 @@ final class Output {
         System.setOut(System.err);
     }
 
-    /** Writes {@code {"as":as,"event":event,key:value,...}}; the pairs are key, value, key, value ... */
+    /**
+     * Writes {@code {"as":as,"event":event,key:value,...}}; the pairs are key, value, key, value
+     * ...
+     */
     static void line(String as, String event, Object... pairs) {
         StringBuilder text = new StringBuilder("{\"as\":");
         value(text, as);
@@ -33,7 +37,9 @@ final class Output {
     }
 
     static void received(String as, MessageExt message) {
-        line(as, "received", "msgId", message.getMsgId(), "topic", message.getTopic(),
+        String offsetMsgId = ((MessageClientExt) message).getOffsetMsgId();
+        line(as, "received", "msgId", message.getMsgId(), "offsetMsgId", offsetMsgId,
+            "topic", message.getTopic(),
             "queueId", message.getQueueId(), "queueOffset", message.getQueueOffset(),
             "body", new String(message.getBody(), java.nio.charset.StandardCharsets.UTF_8),
             "keys", message.getKeys(), "tags", message.getTags(),

@@ -21,17 +21,21 @@ final class Puller implements Session {
         consumer.start();
     }
 
-    /** {@code pull topic= broker= queue= offset= [max=]}: one pull, which waits for a message if there is none. */
+    /**
+     * {@code pull topic= broker= queue= offset= [max=]}: one pull, which waits for a message if
+     * there is none.
+     */
     @Override
     public void run(Command command) throws Exception {
-        MessageQueue queue =
-            new MessageQueue(command.text("topic"), command.text("broker"), command.number("queue", 0));
+        MessageQueue queue = new MessageQueue(command.text("topic"), command.text("broker"),
+            command.number("queue", 0));
         PullResult result = consumer.pullBlockIfNotFound(queue, "*", command.number("offset", 0),
             command.number("max", 32));
         if (result.getMsgFoundList() != null) {
             result.getMsgFoundList().forEach(message -> Output.received(as, message));
         }
-        Output.line(as, "pulled", "status", result.getPullStatus(), "nextBeginOffset", result.getNextBeginOffset(),
+        Output.line(as, "pulled", "status", result.getPullStatus(),
+            "nextBeginOffset", result.getNextBeginOffset(),
             "minOffset", result.getMinOffset(), "maxOffset", result.getMaxOffset());
     }
 

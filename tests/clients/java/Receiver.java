@@ -32,8 +32,9 @@ final class Receiver implements Session {
     /** {@code queues}: prints the queues of the topic that this consumer owns at the moment. */
     @Override
     public void run(Command command) {
-        String queues = consumer.getDefaultMQPushConsumerImpl().getRebalanceImpl().getProcessQueueTable().keySet()
-            .stream().filter(queue -> queue.getTopic().equals(topic))
+        String queues = consumer.getDefaultMQPushConsumerImpl().getRebalanceImpl()
+            .getProcessQueueTable().keySet().stream()
+            .filter(queue -> queue.getTopic().equals(topic))
             .map(queue -> queue.getBrokerName() + ":" + queue.getQueueId()).sorted()
             .collect(Collectors.joining(","));
         Output.line(as, "queues", "queues", queues);

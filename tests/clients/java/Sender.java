@@ -8,8 +8,8 @@ import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.Message;
 
 /**
- * A producer. Message number n of the sender NAME has the body and the key {@code NAME-n}, the user property
- * {@code number=n}, and the tag that stands at n in {@code tags=A,B,...}.
+ * A producer. Message number n of the sender NAME has the body and the key {@code NAME-n}, the user
+ * property {@code number=n}, and the tag that stands at n in {@code tags=A,B,...}.
  */
 final class Sender implements Session {
     private final String as;
@@ -24,10 +24,15 @@ final class Sender implements Session {
         producer.setInstanceName(as);
         producer.setHeartbeatBrokerInterval(3000);
         producer.setPollNameServerInterval(3000);
+        // A cold start on a busy machine takes its time.
+        producer.setSendMsgTimeout(10_000);
         producer.start();
     }
 
-    /** {@code send topic= mode=sync|async|oneway|batch count= [tags=] [size=] [every=MS]}; count=0 sends until halt. */
+    /**
+     * {@code send topic= mode=sync|async|oneway|batch count= [tags=] [size=] [every=MS]}; count=0
+     * sends until halt.
+     */
     @Override
     public void run(Command command) throws Exception {
         int count = command.number("count", 1);
@@ -60,6 +65,7 @@ final class Sender implements Session {
                 throw interrupted;
             } catch (Exception error) {
                 failed(message, error);
+                Thread.sleep(100);
             }
             Thread.sleep(command.number("every", 0));
         }
@@ -88,7 +94,8 @@ final class Sender implements Session {
     private void oneway(List<Message> messages) throws Exception {
         for (Message message : messages) {
             producer.sendOneway(message);
-            Output.line(as, "sent", "status", "ONEWAY", "topic", message.getTopic(), "body", body(message),
+            Output.line(as, "sent", "status", "ONEWAY", "topic", message.getTopic(),
+                "body", body(message),
                 "keys", message.getKeys(), "tags", message.getTags());
         }
     }
@@ -116,16 +123,21 @@ final class Sender implements Session {
         return message;
     }
 
-    /** A batch is answered once, with the ids of its messages separated by commas and the first queue offset. */
+    /**
+     * A batch is answered once, with the ids of its messages separated by commas and the first
+     * queue offset. It is printed without msgId: a 5.x batch has a unique key of its own, which the
+     * broker gives to all its messages.
+     */
     private void sent(List<Message> messages, SendResult result) {
-        String[] msgIds = result.getMsgId().split(",");
+        String msgId = messages.size() == 1 ? result.getMsgId() : null;
         String[] offsetMsgIds = result.getOffsetMsgId().split(",");
         for (int i = 0; i < messages.size(); i++) {
             Message message = messages.get(i);
-            Output.line(as, "sent", "status", result.getSendStatus(), "msgId", msgIds[i],
+            Output.line(as, "sent", "status", result.getSendStatus(), "msgId", msgId,
                 "offsetMsgId", offsetMsgIds[i], "topic", message.getTopic(),
-                "queueId", result.getMessageQueue().getQueueId(), "queueOffset", result.getQueueOffset() + i,
-                "body", body(message), "keys", message.getKeys(), "tags", message.getTags());
+                "queueId", result.getMessageQueue().getQueueId(),
+                "queueOffset", result.getQueueOffset() + i, "body", body(message),
+                "keys", message.getKeys(), "tags", message.getTags());
         }
     }
 

@@ -8,7 +8,10 @@ final class Admin extends MQAdminStartup {
     private Admin() {
     }
 
-    /** {@code admin as= -- COMMAND -n NAMESRV ...}. One at a time: mqadmin writes to the one standard output. */
+    /**
+     * {@code admin as= -- COMMAND -n NAMESRV ...}. One at a time: mqadmin writes to the one
+     * standard output.
+     */
     static synchronized void run(Command command) throws Exception {
         ByteArrayOutputStream bytes = new ByteArrayOutputStream();
         PrintStream capture = new PrintStream(bytes, true, StandardCharsets.UTF_8);

@@ -1,5 +1,6 @@
-// ali-ons under remote control: one command per line of standard input, events as JSON lines on standard output.
-// Commands run side by side; each ends with a line {"as":NAME,"event":"done","verb":VERB,"error":null or text}.
+// ali-ons under remote control: one command per line of standard input, events as JSON lines on
+// standard output. Commands run side by side; each ends with a line
+// {"as":NAME,"event":"done","verb":VERB,"error":null or text}.
 //
 //   producer as= namesrv= group=                 then send, stop
 //   consumer as= namesrv= group= topic= [tags=]  then stop
@@ -39,12 +40,13 @@ function options(command) {
     httpclient: {}, // asked for at start, used only to find name servers over HTTP
     logger,
     rebalanceInterval: 2000,
+    sendMsgTimeout: 10000, // a cold start on a busy machine takes its time
   };
 }
 
 /**
- * A producer. Message number n of the sender NAME has the body and the key `NAME-n`, the user property `number=n`,
- * and the tag that stands at n in `tags=A,B,...`.
+ * A producer. Message number n of the sender NAME has the body and the key `NAME-n`, the user
+ * property `number=n`, and the tag that stands at n in `tags=A,B,...`.
  */
 class Sender {
   constructor(command) {
@@ -74,7 +76,7 @@ class Sender {
           ...sent,
           status: result.sendStatus,
           offsetMsgId: result.msgId,
-          queueId: result.messageQueue.queueId,
+          queueId: Number(result.messageQueue.queueId),
           queueOffset: result.queueOffset,
         });
       } catch (error) {
@@ -99,7 +101,10 @@ class Receiver {
     this.consumer.on('error', error => logger.error(error));
     this.consumer.subscribe(command.topic, command.tags || '*', async message => {
       write(command.as, 'received', {
-        msgId: message.msgId,
+        // This client takes the place in the log for the id; the others show the producer's unique
+        // key.
+        msgId: message.properties.UNIQ_KEY || message.msgId,
+        offsetMsgId: message.msgId,
         topic: message.topic,
         queueId: message.queueId,
         queueOffset: message.queueOffset,
@@ -150,4 +155,7 @@ async function run(line) {
   write(command.as, 'done', { verb: command.verb, error });
 }
 
-readline.createInterface({ input: process.stdin }).on('line', run).on('close', () => process.exit(0));
+readline
+  .createInterface({ input: process.stdin })
+  .on('line', run)
+  .on('close', () => process.exit(0));

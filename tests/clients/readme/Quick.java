@@ -12,6 +12,7 @@ public class Quick {
 
         var producer = new DefaultMQProducer("quick-producers");
         producer.setNamesrvAddr(namesrv);
+        producer.setSendMsgTimeout(10_000);
         producer.start();
         var result = producer.send(new Message("QuickJava", "hello from Java".getBytes()));
         System.out.println("sent: " + result.getSendStatus());
@@ -22,7 +23,9 @@ public class Quick {
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe("QuickJava", "*");
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
-            messages.forEach(message -> System.out.println("received: " + new String(message.getBody())));
+            for (var message : messages) {
+                System.out.println("received: " + new String(message.getBody()));
+            }
             arrived.countDown();
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });

@@ -17,16 +17,23 @@ func main() {
 		namesrv = os.Args[1:]
 	}
 
-	p, err := rocketmq.NewProducer(producer.WithNameServer(namesrv), producer.WithGroupName("quick-producers"))
+	p, err := rocketmq.NewProducer(
+		producer.WithNameServer(namesrv),
+		producer.WithGroupName("quick-producers"),
+	)
 	check(err)
 	check(p.Start())
-	result, err := p.SendSync(context.Background(), primitive.NewMessage("QuickGo", []byte("hello from Go")))
+	message := primitive.NewMessage("QuickGo", []byte("hello from Go"))
+	result, err := p.SendSync(context.Background(), message)
 	check(err)
 	fmt.Println("sent:", result.Status == primitive.SendOK)
 
 	arrived := make(chan string, 1)
-	c, err := rocketmq.NewPushConsumer(consumer.WithNameServer(namesrv), consumer.WithGroupName("quick-go-consumers"),
-		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset))
+	c, err := rocketmq.NewPushConsumer(
+		consumer.WithNameServer(namesrv),
+		consumer.WithGroupName("quick-go-consumers"),
+		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset),
+	)
 	check(err)
 	check(c.Subscribe("QuickGo", consumer.MessageSelector{},
 		func(_ context.Context, messages ...*primitive.MessageExt) (consumer.ConsumeResult, error) {

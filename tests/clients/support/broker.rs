@@ -121,7 +121,8 @@ impl Ringmq {
         let file = configuration(
             &folder,
             &format!(
-                "brokerClusterName=DefaultCluster\nbrokerName={name}\nbrokerId=0\nbrokerIP1=127.0.0.1\n\
+                "brokerClusterName=DefaultCluster\nbrokerName={name}\nbrokerId=0\n\
+                 brokerIP1=127.0.0.1\n\
                  bindAddress=127.0.0.1\nlistenPort=0\nstorePathRootDir={path}/store\n\
                  storePathCommitLog={path}/store/commitlog\n"
             ),
@@ -234,9 +235,9 @@ fn address(ready: &str, key: &str) -> String {
         .to_owned()
 }
 
-/// A port P where nothing listens on P, P-2 and P+1, which a Java broker takes as well. Below the ports that the
-/// system gives to outgoing connections: a client that tries a dead server there again and again would in the end
-/// reach itself.
+/// A port P where nothing listens on P, P-2 and P+1, which a Java broker takes as well. Below the
+/// ports that the system gives to outgoing connections: a client that tries a dead server there
+/// again and again would in the end reach itself.
 fn free_port() -> Outcome<u16> {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let start = (std::process::id() % 256) as u16 * 40;
@@ -282,6 +283,8 @@ impl JavaPeer {
             format!("listenPort={broker}"),
             format!("haListenPort={}", broker + 1),
             "mappedFileSizeCommitLog=67108864".into(),
+            // On a busy machine a send may wait longer than the usual 0.2 s.
+            "waitTimeMillsInSendQueue=20000".into(),
         ];
         settings.extend_from_slice(more);
         let mut peer = JavaPeer {

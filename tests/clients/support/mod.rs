@@ -1,5 +1,5 @@
-//! What the real-client tests stand on: the broker under test, the client programs, and the ledger that compares
-//! what was sent with what arrived.
+//! What the real-client tests stand on: the broker under test, the client programs, and the ledger
+//! that compares what was sent with what arrived.
 
 pub mod broker;
 pub mod ledger;
@@ -12,7 +12,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// How long anything may take that a client does by itself: a rebalance (20 s in Go), a route refresh (30 s).
+/// How long anything may take that a client does by itself: a rebalance (20 s in Go), a route
+/// refresh (30 s).
 pub const PATIENCE: Duration = Duration::from_secs(75);
 
 /// Why a test did not run to its end.

@@ -1,5 +1,5 @@
-//! A client program of some language: commands go in line by line, events come out as JSON lines. One program holds
-//! many clients, each under a name of its own, and may talk to several brokers.
+//! A client program of some language: commands go in line by line, events come out as JSON lines.
+//! One program holds many clients, each under a name of its own, and may talk to several brokers.
 
 use super::ledger::{Received, Sent};
 use super::{Outcome, PATIENCE, Stop, ensure, failed, wait_for};
@@ -57,7 +57,8 @@ impl Program {
         self.client("p", &format!("producer namesrv={namesrv} group={group}"))
     }
 
-    /// A push consumer of the group, from the topic's first message on. `tags` is a filter such as `A||B` or `*`.
+    /// A push consumer of the group, from the topic's first message on. `tags` is a filter such as
+    /// `A||B` or `*`.
     pub fn consumer(
         self: &Arc<Self>,
         namesrv: &str,
@@ -161,8 +162,8 @@ impl Client {
         self.done_times(verb, 1)
     }
 
-    /// Sends `count` messages and returns what became of them. All must be answered with SEND_OK. Not to be mixed
-    /// with other ways of sending on one client while they run.
+    /// Sends `count` messages and returns what became of them. All must be answered with SEND_OK.
+    /// Not to be mixed with other ways of sending on one client while they run.
     pub fn send(&self, topic: &str, mode: &str, count: usize, more: &str) -> Outcome<Vec<Sent>> {
         let before = self.sent()?.len();
         let ends = self.ends("send").len();
@@ -289,8 +290,8 @@ impl Drop for Client {
     }
 }
 
-/// Waits until the consumers together have got `count` messages, or more. Then a moment longer, in which a message
-/// that arrives twice would show.
+/// Waits until the consumers together have got `count` messages, or more. Then a moment longer, in
+/// which a message that arrives twice would show.
 pub fn wait_received(consumers: &[&Client], count: usize) -> Outcome<Vec<Received>> {
     let gather = || -> Outcome<Vec<Received>> {
         let mut all = Vec::new();

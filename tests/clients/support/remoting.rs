@@ -1,5 +1,5 @@
-//! The few requests that the tests send themselves, so that a missing Java does not stop the Go and Node tests:
-//! create a topic and look up its route.
+//! The few requests that the tests send themselves, so that a missing Java does not stop the Go and
+//! Node tests: create a topic and look up its route.
 
 use super::{Outcome, PATIENCE, ensure, failed, wait_for};
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ fn call(address: &str, code: u16, fields: Value) -> Outcome<(i64, String, Vec<u8
     })
     .to_string();
     let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    stream.set_read_timeout(Some(Duration::from_secs(20)))?;
     let header_bytes = header.len() as u32;
     stream.write_all(&(header_bytes + 4).to_be_bytes())?;
     stream.write_all(&header_bytes.to_be_bytes())?;
@@ -43,7 +43,8 @@ fn call(address: &str, code: u16, fields: Value) -> Outcome<(i64, String, Vec<u8
     Ok((header["code"].as_i64().unwrap_or(-1), remark, body))
 }
 
-/// Creates a topic at the broker and waits until the name server knows its route. Returns the broker's name.
+/// Creates a topic at the broker and waits until the name server knows its route. Returns the
+/// broker's name.
 pub fn create_topic(namesrv: &str, broker: &str, topic: &str, queues: u32) -> Outcome<String> {
     let queues = queues.to_string();
     let fields = json!({

@@ -1,5 +1,5 @@
-//! Gets the clients from their registries and builds the programs around them, each once: a stamp beside the result
-//! names the sources that it was made from.
+//! Gets the clients from their registries and builds the programs around them, each once: a stamp
+//! beside the result names the sources that it was made from.
 
 use super::{Outcome, Stop, failed, scratch, sources};
 use std::env;
@@ -89,6 +89,11 @@ pub fn javac(into: &Path, jars: &Path, files: &[PathBuf]) -> Outcome<String> {
         built(&mut command)?;
         write_stamp(into, stamp)?;
     }
+    // Without it the 5.x client would take the broker's settings, which lie among the jars.
+    fs::copy(
+        sources().join("java5/rmq.logback-test.xml"),
+        into.join("rmq.logback-test.xml"),
+    )?;
     Ok(format!("{}:{class_path}", into.display()))
 }
 
@@ -100,12 +105,7 @@ fn java_program(kind: Kind) -> Outcome<String> {
         return javac(&into, &java4_jars()?, &files);
     }
     files.extend(with_extension("java5", "java")?);
-    let class_path = javac(&into, &java5_jars()?, &files)?;
-    fs::copy(
-        sources().join("java5/rmq.logback-test.xml"),
-        into.join("rmq.logback-test.xml"),
-    )?;
-    Ok(class_path)
+    javac(&into, &java5_jars()?, &files)
 }
 
 fn java4_jars() -> Outcome<PathBuf> {

@@ -1,4 +1,5 @@
-//! What the tests share, because it takes seconds to start: one broker, and one program of each kind.
+//! What the tests share, because it takes seconds to start: one broker, and one program of each
+//! kind.
 
 use super::broker::Broker;
 use super::program::Program;
