@@ -8,16 +8,31 @@
 //! |---|---|
 //! | [`role`] | what a role can hear ([`Input`]) and ask ([`Effect`]) |
 //! | [`mesh`] | edges: letters with byte lanes, marks, doorbells |
+//! | [`cores`] | the entrance: a plan of cores and roles, start, stop |
+//! | [`idle`] | clocks; spin, adaptive, park |
+//! | [`stall`] | counters, stalls |
+//! | [`listen`], [`conn`] | sockets that come, frames, bounds |
 //! | [`chunk`] | the log's tail in memory: write buffer and cache in one |
 //! | [`ring`] | one core's io_uring: operations, submitting, reaping |
 //! | [`files`] | file verbs as steps, so that a simulated disk can stop between them |
 
 pub mod chunk;
+pub mod conn;
+pub mod cores;
 pub mod files;
+mod hands;
+pub mod idle;
 pub mod ids;
+mod inputs;
+pub mod listen;
 pub mod mesh;
+mod out;
+mod range;
 pub mod ring;
 pub mod role;
+pub mod stall;
+mod stop;
+mod turn;
 
 pub use ids::{
     Conn, FileDir, FileRef, ListenerId, LogOffset, LogRange, Micros, Millis, RoleId, Ticket,
