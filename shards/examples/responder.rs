@@ -182,12 +182,11 @@ impl Generator {
             self.receive(slot);
         }
         let mut done = Vec::new();
-        let mut asked = Vec::new();
+        let mut asked: Vec<usize> = (0..self.clients.len()).collect();
         while begin.elapsed() < time {
             self.ring.submit_and_wait(Some(Duration::from_secs(5)));
             for slot in asked.drain(..) {
-                let client: &mut Client = &mut self.clients[slot];
-                client.outgoing.clear();
+                self.clients[slot].outgoing.clear();
             }
             let now = Instant::now();
             self.ring

@@ -8,7 +8,7 @@ use io_uring::opcode;
 use crate::conn::{Framed, Gathered, frame};
 use crate::hands::{Desk, Hands, Seat};
 use crate::idle::{clock, earlier};
-use crate::ids::{Conn, ListenerId, Micros, RoleId};
+use crate::ids::{ListenerId, Micros, RoleId};
 use crate::listen::{Accepted, Acceptor, Handed, Loads, peer_of};
 use crate::mesh::Doorbell;
 use crate::ring::{Op, Ring, buffer_of, fd, goes_on};
