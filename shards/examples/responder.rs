@@ -94,6 +94,7 @@ fn serve(idle: Idle) -> Running<Empty> {
         edge: Box::new(|_, _| None),
         marks: Marks::new(),
         log: None,
+        background: None,
         limits: SocketLimits::default(),
         stall_threshold: Micros(10_000),
     })

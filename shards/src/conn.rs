@@ -22,6 +22,7 @@ use io_uring::types::BufRingEntry;
 
 use crate::ids::{Conn, Micros};
 use crate::out::{Out, Sending};
+use crate::range::Files;
 use crate::ring::{Op, Ring, RingError, fd};
 use crate::stall::Counters;
 
@@ -261,6 +262,7 @@ pub(crate) enum Gathered {
 pub(crate) struct Sockets {
     pub core: u8,
     pub limits: SocketLimits,
+    pub files: Files,
     pub counters: Arc<Counters>,
     pub now: Micros,
     pub slots: Vec<Connection>,
@@ -279,10 +281,11 @@ pub(crate) struct Sockets {
 }
 
 impl Sockets {
-    pub fn new(core: u8, limits: SocketLimits, counters: Arc<Counters>) -> Self {
+    pub fn new(core: u8, limits: SocketLimits, files: Files, counters: Arc<Counters>) -> Self {
         Sockets {
             core,
             limits,
+            files,
             counters,
             now: Micros(0),
             slots: Vec::new(),
@@ -521,10 +524,14 @@ impl Sockets {
             return;
         }
         connection.state = State::Closing;
-        connection.out.clear();
+        let cold = connection.out.clear();
         connection.gather = Vec::new();
         connection.stashed = false;
-        if connection.sending == Sending::Waits {
+        let sending = connection.sending;
+        if let Some(cold) = cold {
+            self.free_buffer(cold.buffer);
+        }
+        if sending == Sending::Waits {
             let target = Op::Writable { slot }.pack();
             // SAFETY: names no memory.
             unsafe { ring.push(opcode::AsyncCancel::new(target).build(), Op::Cancel) };

@@ -3,6 +3,7 @@
 //! [`start`] makes one thread per core. Each is pinned, builds its roles, makes its ring and begins
 //! its loop; listeners are bound before, and accept only after [`Running::open_listeners`].
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
@@ -14,8 +15,12 @@ use std::time::{Duration, Instant};
 use socket2::Socket;
 use thiserror::Error;
 
+use crate::background::Mailbox as JobMailbox;
+use crate::background::{Background, BackgroundError, BackgroundPlan, Jobs};
 use crate::chunk::Tail;
 use crate::conn::{Buffers, SocketLimits, Sockets};
+use crate::disk::{Disk, DiskPlan, Engine};
+use crate::faults::Faults;
 use crate::hands::{Desk, Hands, Place, Seat};
 use crate::idle::{self, Idle};
 use crate::ids::{ListenerId, Micros, RoleId};
@@ -23,9 +28,10 @@ use crate::inputs::{Incoming, Mesh};
 use crate::listen::{Acceptor, Connects, ListenerPlan, Loads, bind};
 use crate::mesh::{Doorbell, EdgeSize, Inlet, Marks, Outlets, ROLES_MAX, edge};
 use crate::out::Gather;
-use crate::range::Ranges;
+use crate::range::{Files, Memory};
 use crate::ring::{Ring, RingError};
 use crate::role::{App, Mark, Role};
+use crate::segments::Segments;
 use crate::stall::Counters;
 use crate::stop::{Mailbox, Post, Stops};
 use crate::turn::{COMPLETIONS_PER_TURN, Core};
@@ -59,15 +65,25 @@ pub struct Plan<A: App, R> {
     /// Marks as the roles find them.
     pub marks: Marks<A::Mark>,
     pub log: Option<LogPlan>,
+    /// Who carries out `Effect::Slow`; without it each is answered with `JobError::Busy`.
+    pub background: Option<BackgroundPlan>,
     pub limits: SocketLimits,
     /// An input that keeps a role busy for longer is counted as a stall.
     pub stall_threshold: Micros,
 }
 
-/// The log as the cores see it.
+/// The log and the files beside it, as the cores see them. Every core can read, write and put;
+/// which does is the roles' business.
 #[derive(Clone)]
 pub struct LogPlan {
     pub tail: Tail,
+    pub segments: Arc<Segments>,
+    pub engine: Engine,
+    /// Queue and index files that each core keeps open.
+    pub files_max: usize,
+    /// Reads of each core under way or unanswered; more wait.
+    pub reads_max: usize,
+    pub faults: Option<Faults>,
 }
 
 /// Why the cores did not start.
@@ -83,6 +99,8 @@ pub enum StartError {
     Ring { core: usize, cause: RingError },
     #[error("core {core} cannot be pinned to CPU {cpu}: it does not exist or is not allowed here")]
     Pin { core: usize, cpu: usize },
+    #[error(transparent)]
+    Background(#[from] BackgroundError),
     #[error("no thread or descriptor for a core: {0}")]
     Thread(io::Error),
     #[error("core {core} ended while it started")]
@@ -110,6 +128,7 @@ pub struct Running<A: App> {
     counters: Vec<Arc<Counters>>,
     listeners: Vec<Listening>,
     threads: Vec<JoinHandle<Result<(), String>>>,
+    background: Option<Background>,
 }
 
 struct Listening {
@@ -139,6 +158,7 @@ struct CoreParts<A: App, R> {
     roles: Vec<RoleParts<A, R>>,
     acceptors: Vec<Acceptor>,
     log: Option<LogPlan>,
+    jobs: Option<(Jobs, JobMailbox)>,
     limits: SocketLimits,
     stall_threshold: Micros,
     marks: Marks<A::Mark>,
@@ -155,8 +175,9 @@ struct RoleParts<A: App, R> {
 }
 
 /// Starts all cores; returns when each of them serves, or none does.
-pub fn start<A: App, R: Role<A> + 'static>(plan: Plan<A, R>) -> Result<Running<A>, StartError> {
+pub fn start<A: App, R: Role<A> + 'static>(mut plan: Plan<A, R>) -> Result<Running<A>, StartError> {
     check(&plan).map_err(StartError::Plan)?;
+    let background = plan.background.take();
     let mut listeners = plan
         .listeners
         .iter()
@@ -166,6 +187,16 @@ pub fn start<A: App, R: Role<A> + 'static>(plan: Plan<A, R>) -> Result<Running<A
     let stops = Arc::new(Stops::default());
     let marks = plan.marks.clone();
     let mut parts = parts(plan, &mesh, &stops);
+    let background = match background {
+        Some(background) => {
+            let (background, ends) = Background::start(background, mesh.doorbells.clone())?;
+            for (part, end) in parts.iter_mut().zip(ends) {
+                part.jobs = Some(end);
+            }
+            Some(background)
+        }
+        None => None,
+    };
     for (listening, candidates) in &mut listeners {
         let socket = listening.socket.try_clone().map_err(StartError::Thread)?;
         let acceptor = Acceptor::new(listening.id, socket, std::mem::take(candidates));
@@ -181,6 +212,7 @@ pub fn start<A: App, R: Role<A> + 'static>(plan: Plan<A, R>) -> Result<Running<A
             .map(|(listening, _)| listening)
             .collect(),
         threads: Vec::new(),
+        background,
     };
     let (ready, started) = channel();
     for part in parts {
@@ -315,6 +347,7 @@ fn parts<A: App, R>(
             roles: Vec::new(),
             acceptors: Vec::new(),
             log: plan.log.clone(),
+            jobs: None,
             limits: plan.limits,
             stall_threshold: plan.stall_threshold,
             marks: plan.marks.clone(),
@@ -336,29 +369,27 @@ fn parts<A: App, R>(
 
 type Started = Result<(), StartError>;
 
-fn all_started(started: &Receiver<(usize, Started)>, cores: usize) -> Result<(), StartError> {
-    for _ in 0..cores {
-        match started.recv() {
-            Ok((_, result)) => result?,
-            Err(_) => return Err(StartError::Ended { core: 0 }),
-        }
-    }
-    Ok(())
+fn all_started(started: &Receiver<Started>, cores: usize) -> Started {
+    (0..cores).try_for_each(|_| started.recv().expect("each core's thread says how it went"))
 }
 
 /// A core's thread, from pinning to its end. A panic is a message for whoever stops the cores.
 fn run_core<A: App, R: Role<A>>(
     parts: CoreParts<A, R>,
-    ready: &Sender<(usize, Started)>,
+    ready: &Sender<Started>,
 ) -> Result<(), String> {
     let (core, stops) = (parts.core, parts.stops.clone());
     let run = AssertUnwindSafe(|| match build(parts) {
         Ok(mut built) => {
-            let _ = ready.send((core, Ok(())));
+            let _ = ready.send(Ok(()));
             built.run();
+            if !built.is_quiet() {
+                // The kernel may still write into its buffers.
+                std::mem::forget(built);
+            }
         }
         Err(error) => {
-            let _ = ready.send((core, Err(error)));
+            let _ = ready.send(Err(error));
         }
     });
     let result = std::panic::catch_unwind(run).map_err(|panic| {
@@ -366,6 +397,10 @@ fn run_core<A: App, R: Role<A>>(
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
         text.unwrap_or("without a message").to_owned()
     });
+    if result.is_err() {
+        // Of no use once the cores have started.
+        let _ = ready.send(Err(StartError::Ended { core }));
+    }
     stops.core_ended();
     result
 }
@@ -395,19 +430,27 @@ fn build<A: App, R: Role<A>>(parts: CoreParts<A, R>) -> Result<Core<A, R>, Start
     let failed = |cause| StartError::Ring { core, cause };
     let mut ring = Ring::new(parts.plan.ring_entries).map_err(failed)?;
     let buffers = Buffers::new(&ring, &parts.limits).map_err(failed)?;
-    let incoming = Incoming::new(core, parts.mesh, parts.acceptors, seat_of);
+    let mut incoming = Incoming::new(core, parts.mesh, parts.acceptors, seat_of);
     incoming.watch_doorbell(&mut ring);
+    let (jobs, answers) = parts.jobs.unzip();
+    incoming.jobs = answers;
+    let (limits, log) = (parts.limits, parts.log);
+    let segments = log.as_ref().map(|log| &log.segments);
+    let files = Files::new(segments, limits.cold_buffers, limits.cold_buffer_bytes);
+    let memory = Memory::new(log.as_ref().map(|log| log.tail.clone()));
     let now = idle::now();
     Ok(Core {
         seats,
         desk: Desk::new(parts.stall_threshold, now.mono),
         hands: Hands {
             ring,
-            sockets: Sockets::new(core as u8, parts.limits, parts.counters.clone()),
+            sockets: Sockets::new(core as u8, limits, files, parts.counters.clone()),
             gather: Gather::new(),
-            ranges: Ranges::new(parts.log.map(|log| log.tail)),
+            memory,
+            disk: log.map(disk),
+            jobs,
             connects: Connects::default(),
-            failed_connects: Vec::new(),
+            refused: VecDeque::new(),
             marks: parts.marks,
             publishers: vec![None; A::Mark::KINDS],
             published: false,
@@ -424,6 +467,16 @@ fn build<A: App, R: Role<A>>(parts: CoreParts<A, R>) -> Result<Core<A, R>, Start
     })
 }
 
+fn disk(log: LogPlan) -> Disk {
+    let plan = DiskPlan {
+        engine: log.engine,
+        files_max: log.files_max,
+        reads_max: log.reads_max,
+        faults: log.faults,
+    };
+    Disk::new(plan, &log.segments, log.tail)
+}
+
 impl<A: App> Running<A> {
     /// The marks, to be read.
     #[must_use]
@@ -435,6 +488,12 @@ impl<A: App> Running<A> {
     #[must_use]
     pub fn counters(&self) -> &[Arc<Counters>] {
         &self.counters
+    }
+
+    /// The background executor, if the plan had one.
+    #[must_use]
+    pub fn background(&self) -> Option<&Background> {
+        self.background.as_ref()
     }
 
     /// Open connections of a role.
@@ -516,6 +575,9 @@ impl<A: App> Running<A> {
             if let Err(message) = ended {
                 errors.push(StopError::Panicked { core, message });
             }
+        }
+        if let Some(background) = self.background.take() {
+            background.stop();
         }
         errors
     }

@@ -4,16 +4,22 @@
 //! anything else is told. What they bring about (a connection that is gone, an answer that is there
 //! at once) is told by the loop later in the same turn, so that a role is never re-entered.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::background::Jobs;
 use crate::conn::{HELD_BY_ROLE, Sockets};
+use crate::disk::{Asker, Disk, TailWrite};
+use crate::files::JobError;
 use crate::ids::{Conn, LogRange, Micros, RoleId, Ticket};
 use crate::listen::Connects;
 use crate::mesh::{Inlet, Marks, Outlets};
 use crate::out::Gather;
-use crate::range::Ranges;
+use crate::range::Memory;
 use crate::ring::Ring;
-use crate::role::{App, Body, ConnectError, Effect, Effects, Input, Mark, Now, Role};
+use crate::role::{
+    App, Body, ConnectError, Effect, Effects, Input, Mark, Now, ReadError, Role, WriteError,
+};
 use crate::stall::{Counters, Kind, Watch};
 use crate::stop::Stops;
 
@@ -88,15 +94,26 @@ impl<A: App> Desk<A> {
     }
 }
 
+/// An effect that failed at once.
+pub(crate) enum Refused {
+    Connect(ConnectError),
+    Read(ReadError),
+    Write(WriteError),
+    Slow(JobError),
+}
+
 /// Everything of a core that effects reach.
 pub(crate) struct Hands<A: App> {
     pub ring: Ring,
     pub sockets: Sockets,
     pub gather: Gather,
-    pub ranges: Ranges,
+    pub memory: Memory,
+    /// Absent on a node without a log.
+    pub disk: Option<Disk>,
+    pub jobs: Option<Jobs>,
     pub connects: Connects,
-    /// Answers to connects that failed at once, with seat and ticket.
-    pub failed_connects: Vec<(u8, Ticket, ConnectError)>,
+    /// Refusals that are yet to be told, with seat and ticket.
+    pub refused: VecDeque<(u8, Ticket, Refused)>,
     pub marks: Marks<A::Mark>,
     /// Which seat of this core publishes a kind of mark; it need not hear its own.
     pub publishers: Vec<Option<u8>>,
@@ -121,8 +138,9 @@ impl<A: App> Hands<A> {
                     Body::None => &[],
                     Body::Log(span) => &ranges[span.start as usize..][..span.len as usize],
                 };
+                let (ring, memory) = (&mut self.ring, &self.memory);
                 self.sockets
-                    .reply(&mut self.ring, conn, head.of(bytes), ranges);
+                    .reply(ring, memory, conn, head.of(bytes), ranges);
             }
             Effect::Close { conn } => self.sockets.close(&mut self.ring, conn),
             Effect::Pause { conn } => self.hold(conn, true),
@@ -138,16 +156,60 @@ impl<A: App> Hands<A> {
                     .connects
                     .begin(&mut self.ring, seat, ticket, addr, within);
                 if let Err(error) = begun {
-                    self.failed_connects.push((seat, ticket, error));
+                    self.refuse(seat, ticket, Refused::Connect(error));
+                }
+            }
+            Effect::Slow { ticket, job } => {
+                let asker = Asker { role, ticket };
+                let asked = match &self.jobs {
+                    Some(jobs) => jobs.ask(asker, job),
+                    None => Err(JobError::Busy),
+                };
+                if let Err(error) = asked {
+                    self.refuse(seat, ticket, Refused::Slow(error));
                 }
             }
             Effect::Stopped => self.stops.stopped(role),
-            Effect::Read { .. }
-            | Effect::Write { .. }
-            | Effect::Put { .. }
-            | Effect::Sync { .. }
-            | Effect::Slow { .. } => todo!("the disk"),
+            Effect::Read { ticket, at, len } => match &mut self.disk {
+                Some(disk) => disk.read(&mut self.ring, Asker { role, ticket }, at, len),
+                None => self.refuse(seat, ticket, Refused::Read(ReadError::Missing)),
+            },
+            Effect::Write {
+                ticket,
+                at,
+                len,
+                last,
+                sync,
+            } => match &mut self.disk {
+                Some(disk) => {
+                    let write = TailWrite {
+                        at,
+                        len,
+                        last,
+                        sync,
+                    };
+                    disk.write(&mut self.ring, Asker { role, ticket }, write);
+                }
+                None => self.refuse(seat, ticket, Refused::Write(WriteError::Missing)),
+            },
+            Effect::Put {
+                ticket,
+                file,
+                at,
+                bytes: span,
+            } => match &mut self.disk {
+                Some(disk) => disk.put(Asker { role, ticket }, &file, at, span.of(bytes)),
+                None => self.refuse(seat, ticket, Refused::Write(WriteError::Missing)),
+            },
+            Effect::Sync { ticket, target } => match &mut self.disk {
+                Some(disk) => disk.sync(&mut self.ring, Asker { role, ticket }, target),
+                None => self.refuse(seat, ticket, Refused::Write(WriteError::Missing)),
+            },
         }
+    }
+
+    fn refuse(&mut self, seat: u8, ticket: Ticket, refused: Refused) {
+        self.refused.push_back((seat, ticket, refused));
     }
 
     fn hold(&mut self, conn: Conn, on: bool) {
@@ -156,9 +218,25 @@ impl<A: App> Hands<A> {
         }
     }
 
+    /// Lets go of what is gone, before a turn.
+    pub fn begin_turn(&mut self, now: Micros) {
+        self.sockets.now = now;
+        self.sockets.files.turn();
+        if let Some(disk) = &mut self.disk {
+            disk.turn();
+        }
+    }
+
+    /// Whether something is to be told that no ring and no edge holds.
+    pub fn has_news(&self) -> bool {
+        self.sockets.has_news()
+            || !self.refused.is_empty()
+            || self.disk.as_ref().is_some_and(Disk::has_answers)
+    }
+
     /// Submits what this turn's replies have queued on connections.
     pub fn flush(&mut self) {
         self.sockets
-            .flush(&mut self.ring, &mut self.gather, &self.ranges);
+            .flush(&mut self.ring, &mut self.gather, &self.memory);
     }
 }

@@ -5,10 +5,13 @@ use std::sync::Arc;
 
 use io_uring::opcode;
 
+use crate::background::Mailbox as JobMailbox;
 use crate::conn::{Framed, Gathered, frame};
-use crate::hands::{Desk, Hands, Seat};
+use crate::disk::{Disk, Outcome};
+use crate::files::JobDone;
+use crate::hands::{Desk, Hands, Refused, Seat};
 use crate::idle::{clock, earlier};
-use crate::ids::{ListenerId, Micros, RoleId};
+use crate::ids::{ListenerId, Micros, RoleId, Ticket};
 use crate::listen::{Accepted, Acceptor, Handed, Loads, peer_of};
 use crate::mesh::Doorbell;
 use crate::ring::{Op, Ring, buffer_of, fd, goes_on};
@@ -46,11 +49,15 @@ pub(crate) struct Incoming {
     pub acceptors: Vec<Acceptor>,
     /// The seat of each role of this core, by role number.
     pub seats: Vec<Option<u8>>,
+    /// Answers of the background executor.
+    pub jobs: Option<JobMailbox>,
     posts: Vec<Post>,
     /// Since when the core is to end.
     exit_at: Option<Micros>,
 }
 
+/// Answers of the disk that one round tells, since a role may ask again with each.
+const ANSWERS_PER_ROUND: usize = 256;
 /// How long a core that ends goes on sending what is queued, and waits for its sockets to close.
 const EXIT_MILLIS: u64 = 1000;
 
@@ -66,6 +73,7 @@ impl Incoming {
             mesh,
             acceptors,
             seats,
+            jobs: None,
             posts: Vec::new(),
             exit_at: None,
         }
@@ -84,6 +92,7 @@ impl Incoming {
 
     pub fn has_posts(&self) -> bool {
         self.mesh.mailboxes[self.core].is_full()
+            || self.jobs.as_ref().is_some_and(|jobs| !jobs.is_empty())
     }
 
     pub fn fall_asleep(&self) {
@@ -113,7 +122,7 @@ impl Incoming {
 
 impl<A: App, R: Role<A>> Core<A, R> {
     pub fn take_posts(&mut self) {
-        if !self.incoming.has_posts() {
+        if !self.incoming.mesh.mailboxes[self.incoming.core].is_full() {
             return;
         }
         let mut posts = std::mem::take(&mut self.incoming.posts);
@@ -195,7 +204,12 @@ impl<A: App, R: Role<A>> Core<A, R> {
                 }
             }
             Op::Cancel | Op::Timer { .. } => {}
-            Op::Cold { .. } | Op::Disk { .. } => todo!("the disk"),
+            Op::Cold { buffer } => sockets.cold_read(ring, buffer as u16, result),
+            Op::Disk { key, part } => {
+                let disk = self.hands.disk.as_mut();
+                disk.expect("only a disk asks for this")
+                    .completed(ring, key, part, result);
+            }
         }
     }
 
@@ -267,16 +281,47 @@ impl<A: App, R: Role<A>> Core<A, R> {
         while let Some((seat, conn)) = self.hands.sockets.gone.pop_front() {
             self.tell(seat, Input::Closed { conn });
         }
-        while let Some((seat, ticket, error)) = self.hands.failed_connects.pop() {
-            let result = Err(error);
-            self.tell(seat, Input::Connected { ticket, result });
+        while let Some((seat, ticket, refused)) = self.hands.refused.pop_front() {
+            self.tell(seat, refused_input(ticket, refused));
         }
+        self.tell_answers();
         while let Some(slot) = self.hands.sockets.ready.pop() {
             self.feed_stashed(slot);
         }
         for seat in self.hands.sockets.freed.drain(..) {
             let role = self.seats[usize::from(seat)].place.id;
             self.incoming.mesh.loads.sub(role);
+        }
+    }
+
+    /// Tells what the disk and the background executor have answered.
+    fn tell_answers(&mut self) {
+        for _ in 0..ANSWERS_PER_ROUND {
+            let disk = self.hands.disk.as_mut();
+            let Some(answer) = disk.and_then(Disk::next_answer) else {
+                break;
+            };
+            let (seat, ticket) = (self.seat_of(answer.asker.role), answer.asker.ticket);
+            match answer.outcome {
+                Outcome::Wrote(result) => self.tell(seat, Input::Wrote { ticket, result }),
+                Outcome::Read(Err(error)) => {
+                    let result = Err(error);
+                    self.tell(seat, Input::Read { ticket, result });
+                }
+                Outcome::Read(Ok(bytes)) => {
+                    let result = Ok(&bytes[..]);
+                    self.tell(seat, Input::Read { ticket, result });
+                    let disk = self.hands.disk.as_mut().expect("it has just answered");
+                    disk.give_back(&mut self.hands.ring, bytes);
+                }
+            }
+        }
+        while let Some(answer) = self.incoming.jobs.as_mut().and_then(JobMailbox::next) {
+            let (ticket, done) = (answer.asker.ticket, answer.done);
+            self.tell(
+                self.seat_of(answer.asker.role),
+                Input::Slow { ticket, done },
+            );
         }
     }
 
@@ -328,7 +373,13 @@ impl<A: App, R: Role<A>> Core<A, R> {
         if !sockets.has_unsent() || now >= since.plus_millis(EXIT_MILLIS) {
             sockets.abandon_all(ring);
         }
-        sockets.in_use() == 0 || now >= since.plus_millis(2 * EXIT_MILLIS)
+        self.is_quiet() || now >= since.plus_millis(2 * EXIT_MILLIS)
+    }
+
+    /// Whether the kernel has nothing of ours to write into.
+    pub fn is_quiet(&self) -> bool {
+        let disk = self.hands.disk.as_ref().map_or(0, Disk::in_flight);
+        self.hands.sockets.in_use() + disk == 0
     }
 
     pub fn count_turn(&mut self) {
@@ -337,6 +388,27 @@ impl<A: App, R: Role<A>> Core<A, R> {
         counters.enters.set(self.hands.ring.enters());
         let taken = clock().0.saturating_sub(self.now.mono.0);
         counters.longest_turn_us.raise_to(taken);
+    }
+}
+
+fn refused_input<A: App>(ticket: Ticket, refused: Refused) -> Input<'static, A> {
+    match refused {
+        Refused::Connect(error) => Input::Connected {
+            ticket,
+            result: Err(error),
+        },
+        Refused::Read(error) => Input::Read {
+            ticket,
+            result: Err(error),
+        },
+        Refused::Write(error) => Input::Wrote {
+            ticket,
+            result: Err(error),
+        },
+        Refused::Slow(error) => Input::Slow {
+            ticket,
+            done: JobDone::Failed(error),
+        },
     }
 }
 

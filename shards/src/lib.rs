@@ -14,22 +14,36 @@
 //! | [`listen`], [`conn`] | sockets that come, frames, bounds |
 //! | [`chunk`] | the log's tail in memory: write buffer and cache in one |
 //! | [`ring`] | one core's io_uring: operations, submitting, reaping |
-//! | [`files`] | file verbs as steps, so that a simulated disk can stop between them |
+//! | [`segments`] | the log's segments on disk, open on every core |
+//! | [`disk`] | writes, flushes and reads of one core; [`descriptors`], [`faults`] |
+//! | [`files`], [`real_files`] | file verbs as steps, so that a simulated disk can stop between them |
+//! | [`background`], [`log_lines`] | the executor for slow work, and the cores' log lines |
+//! | [`probe`], [`lock`] | facts about the machine, and the store's lock, before start |
 
+pub mod background;
 pub mod chunk;
 pub mod conn;
 pub mod cores;
+pub mod descriptors;
+pub mod disk;
+pub mod faults;
 pub mod files;
 mod hands;
 pub mod idle;
 pub mod ids;
 mod inputs;
 pub mod listen;
+pub mod lock;
+pub mod log_lines;
 pub mod mesh;
 mod out;
+pub mod probe;
 mod range;
+pub mod real_files;
 pub mod ring;
 pub mod role;
+mod segment_jobs;
+pub mod segments;
 pub mod stall;
 mod stop;
 mod turn;

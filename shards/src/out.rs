@@ -7,6 +7,7 @@
 //! exactly where it stopped; log ranges are looked up anew each time.
 
 use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
 
 use io_uring::opcode;
 use smallvec::SmallVec;
@@ -14,7 +15,7 @@ use smallvec::SmallVec;
 use crate::chunk::Lease;
 use crate::conn::{HELD_BY_OUT_QUEUE, Sockets, State};
 use crate::ids::{Conn, LogRange};
-use crate::range::Ranges;
+use crate::range::{Cold, Memory, send_file};
 use crate::ring::{Op, Ring, fd};
 
 /// What the out-queue of a connection is doing.
@@ -25,6 +26,10 @@ pub(crate) enum Sending {
     Sends(u32),
     /// The socket was full; it is polled.
     Waits,
+    /// The ring reads the first log range into a pooled buffer.
+    Reads,
+    /// All pooled buffers are in use.
+    WaitsForBuffer,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,11 +46,17 @@ pub(crate) struct Out {
     at: usize,
     /// What is queued, in order; left empty as long as it is memory alone.
     pieces: VecDeque<Piece>,
+    /// The begin of the first piece, read into a pooled buffer.
+    cold: Option<Cold>,
     len: u64,
 }
 
 /// Memory that an empty queue keeps.
 const KEPT_BYTES: usize = 16 << 10;
+/// A range up to this long is copied from the tail when it is queued, which costs less than lending
+/// it, as long as the queue is short.
+const COPIED_BYTES: u32 = 8 << 10;
+const COPIED_INTO_BYTES: u64 = 64 << 10;
 /// Sent bytes from which on the rest is moved to the front.
 const COMPACTED_FROM_BYTES: usize = 64 << 10;
 
@@ -59,8 +70,17 @@ impl Out {
         self.len
     }
 
-    pub fn clear(&mut self) {
-        *self = Out::default();
+    /// Forgets everything; a pooled buffer is to be given back.
+    pub fn clear(&mut self) -> Option<Cold> {
+        std::mem::take(self).cold
+    }
+
+    /// The range of the log that is to be sent next, if it is one and not read yet.
+    fn first_range(&self) -> Option<LogRange> {
+        match self.pieces.front() {
+            Some(Piece::Log(range)) if self.cold.is_none() => Some(*range),
+            _ => None,
+        }
     }
 
     fn push_bytes(&mut self, bytes: &[u8]) {
@@ -88,11 +108,20 @@ impl Out {
         self.len += u64::from(range.len);
     }
 
-    /// The first `sent` bytes are on their way.
-    fn advance(&mut self, sent: u64) {
+    /// The first `sent` bytes are on their way. Gives back a pooled buffer that is sent.
+    fn advance(&mut self, sent: u64) -> Option<Cold> {
         assert!(sent <= self.len, "{sent} sent of {}", self.len);
         self.len -= sent;
         let mut rest = sent;
+        let mut emptied = None;
+        if let Some(cold) = &mut self.cold {
+            let step = u64::from(cold.len).min(sent) as u32;
+            cold.at += step;
+            cold.len -= step;
+            if cold.len == 0 {
+                emptied = self.cold.take();
+            }
+        }
         if self.pieces.is_empty() {
             self.at += rest as usize;
         }
@@ -127,6 +156,7 @@ impl Out {
                 self.bytes = Vec::new();
             }
         }
+        emptied
     }
 }
 
@@ -173,22 +203,47 @@ impl Gather {
 
 type Leases<'a> = SmallVec<[Lease<'a>; 64]>;
 
+/// What one send consists of.
+#[derive(Default)]
+struct Gathered {
+    bytes: usize,
+    /// Something queued is left for the next send.
+    more: bool,
+}
+
 impl Sockets {
-    /// Queues a reply; false if its connection is gone.
-    pub fn reply(&mut self, ring: &mut Ring, conn: Conn, head: &[u8], ranges: &[LogRange]) {
+    /// Queues a reply; one to a connection that is gone is dropped and counted.
+    pub fn reply(
+        &mut self,
+        ring: &mut Ring,
+        memory: &Memory,
+        conn: Conn,
+        head: &[u8],
+        ranges: &[LogRange],
+    ) {
         let Some(slot) = self.open_slot(conn) else {
             self.counters.refused.reply_to_gone.add(1);
             return;
         };
         let connection = &mut self.slots[slot as usize];
-        if connection.out.is_empty() {
+        let out = &mut connection.out;
+        if out.is_empty() {
             connection.progress_at = self.now;
         }
-        connection.out.push_bytes(head);
+        out.push_bytes(head);
         for range in ranges {
-            connection.out.push_range(*range);
+            let copied = range.len <= COPIED_BYTES && out.len() <= COPIED_INTO_BYTES;
+            match memory.lease(*range).filter(|_| copied) {
+                Some(lease) => {
+                    self.counters.ranges_from_tail.add(1);
+                    for part in lease.pieces() {
+                        out.push_bytes(part);
+                    }
+                }
+                None => out.push_range(*range),
+            }
         }
-        let over = connection.out.len() > self.limits.out_queue_bytes_max;
+        let over = out.len() > self.limits.out_queue_bytes_max;
         self.counters.replies.add(1);
         self.mark_dirty(slot);
         if over && self.slots[slot as usize].held & HELD_BY_OUT_QUEUE == 0 {
@@ -207,10 +262,11 @@ impl Sockets {
 
     /// Queues one send for each connection that has something to send and none under way. Whatever
     /// memory they name beyond the connections' own is submitted before this returns.
-    pub fn flush(&mut self, ring: &mut Ring, gather: &mut Gather, ranges: &Ranges) {
+    pub fn flush(&mut self, ring: &mut Ring, gather: &mut Gather, memory: &Memory) {
         let mut leases = Leases::new();
-        let mut dirty = std::mem::take(&mut self.dirty);
-        for slot in dirty.drain(..) {
+        let mut next = 0;
+        while let Some(&slot) = self.dirty.get(next) {
+            next += 1;
             let connection = &mut self.slots[slot as usize];
             connection.dirty = false;
             let wants = matches!(connection.state, State::Open | State::Draining)
@@ -224,89 +280,242 @@ impl Sockets {
                 gather.clear();
                 leases.clear();
             }
-            self.send(ring, gather, ranges, &mut leases, slot);
+            if connection.out.pieces.is_empty() {
+                self.send_bytes(ring, slot);
+            } else {
+                self.send_pieces(ring, gather, memory, &mut leases, slot);
+            }
         }
-        self.dirty = dirty;
+        self.dirty.clear();
         if !leases.is_empty() {
             ring.submit();
         }
         gather.clear();
     }
 
-    fn send<'a>(
+    /// Sends memory alone.
+    fn send_bytes(&mut self, ring: &mut Ring, slot: u32) {
+        let connection = &mut self.slots[slot as usize];
+        let bytes = &connection.out.bytes[connection.out.at..];
+        let len = bytes.len().min(SEND_BYTES_MAX);
+        let entry = opcode::Send::new(fd(connection.fd), bytes.as_ptr(), len as u32)
+            .flags(SEND_FLAGS)
+            .build();
+        connection.sending = Sending::Sends(len as u32);
+        connection.operations += 1;
+        // SAFETY: the queue is not touched before the send was submitted, which finishes it.
+        unsafe { ring.push_inline(entry, Op::Send { slot }) };
+    }
+
+    /// Sends memory and log ranges, as far as those are in memory; takes the first of the others
+    /// from its file.
+    fn send_pieces<'a>(
         &mut self,
         ring: &mut Ring,
         gather: &mut Gather,
-        ranges: &'a Ranges,
+        memory: &'a Memory,
         leases: &mut Leases<'a>,
         slot: u32,
     ) {
-        let connection = &mut self.slots[slot as usize];
-        let socket = fd(connection.fd);
-        let out = &connection.out;
-        let op = Op::Send { slot };
-        if out.pieces.is_empty() {
-            let bytes = &out.bytes[out.at..];
-            let len = bytes.len().min(SEND_BYTES_MAX);
-            connection.sending = Sending::Sends(len as u32);
-            connection.operations += 1;
-            let entry = opcode::Send::new(socket, bytes.as_ptr(), len as u32)
-                .flags(SEND_FLAGS)
-                .build();
-            // SAFETY: the queue is not touched before the send was submitted, which finishes it.
-            unsafe { ring.push_inline(entry, op) };
-            return;
+        loop {
+            let from = gather.vectors.len();
+            let gathered = self.gather_pieces(gather, memory, leases, slot);
+            if gathered.bytes > 0 {
+                self.send_message(ring, gather, from, &gathered, slot);
+                return;
+            }
+            if !self.take_from_file(ring, slot) || self.slots[slot as usize].out.is_empty() {
+                return;
+            }
         }
+    }
+
+    fn gather_pieces<'a>(
+        &self,
+        gather: &mut Gather,
+        memory: &'a Memory,
+        leases: &mut Leases<'a>,
+        slot: u32,
+    ) -> Gathered {
+        let out = &self.slots[slot as usize].out;
         let from = gather.vectors.len();
-        let mut total = 0usize;
-        let mut more = false;
+        let mut gathered = Gathered::default();
         let mut at = out.at;
+        let mut cold = out.cold;
         for piece in &out.pieces {
-            if gather.vectors.len() - from + 2 > VECTORS_PER_SEND || total > SEND_BYTES_MAX {
-                more = true;
+            let vectors = gather.vectors.len() - from;
+            if vectors + 2 > VECTORS_PER_SEND || gathered.bytes > SEND_BYTES_MAX {
+                gathered.more = true;
                 break;
             }
-            match piece {
-                Piece::Bytes(len) => {
+            match (piece, cold.take()) {
+                (Piece::Bytes(len), _) => {
                     let len = *len as usize;
                     gather.add(&out.bytes[at..at + len]);
                     at += len;
-                    total += len;
+                    gathered.bytes += len;
                 }
-                Piece::Log(range) => {
-                    let Some(lease) = ranges.lease(*range) else {
-                        more = true;
-                        break;
-                    };
-                    for part in lease.pieces() {
-                        gather.add(part);
+                (Piece::Log(range), Some(cold)) => {
+                    gather.add(self.files.bytes(cold));
+                    gathered.bytes += cold.len as usize;
+                    gathered.more = cold.len < range.len;
+                }
+                (Piece::Log(range), None) => match memory.lease(*range) {
+                    Some(lease) => {
+                        for part in lease.pieces() {
+                            gather.add(part);
+                        }
+                        leases.push(lease);
+                        self.counters.ranges_from_tail.add(1);
+                        gathered.bytes += range.len as usize;
                     }
-                    leases.push(lease);
-                    self.counters.ranges_from_tail.add(1);
-                    total += range.len as usize;
-                }
+                    None => gathered.more = true,
+                },
+            }
+            if gathered.more {
+                break;
             }
         }
-        if total == 0 {
-            self.counters.refused.range_failed.add(1);
-            self.abandon(ring, slot);
-            return;
-        }
+        gathered
+    }
+
+    fn send_message(
+        &mut self,
+        ring: &mut Ring,
+        gather: &mut Gather,
+        from: usize,
+        gathered: &Gathered,
+        slot: u32,
+    ) {
         // SAFETY: a message header is plain numbers and pointers, for which zero is a value.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = gather.vectors[from..].as_mut_ptr();
         message.msg_iovlen = gather.vectors.len() - from;
         gather.messages.push(message);
         let message = gather.messages.last().expect("just pushed");
-        connection.sending = Sending::Sends(total as u32);
+        let connection = &mut self.slots[slot as usize];
+        connection.sending = Sending::Sends(gathered.bytes as u32);
         connection.operations += 1;
-        let flags = SEND_FLAGS | if more { libc::MSG_MORE } else { 0 };
-        let entry = opcode::SendMsg::new(socket, message)
-            .flags(flags as u32)
+        let more = if gathered.more { libc::MSG_MORE } else { 0 };
+        let entry = opcode::SendMsg::new(fd(connection.fd), message)
+            .flags((SEND_FLAGS | more) as u32)
             .build();
-        // SAFETY: neither vector nor message list grows beyond its capacity, so both stay in
-        // place; leases are held until the send was submitted, which finishes it.
-        unsafe { ring.push_inline(entry, op) };
+        // SAFETY: neither vectors nor messages grow beyond their capacity, so both stay in place;
+        // leases and pooled buffers are held until the send was submitted, which finishes it.
+        unsafe { ring.push_inline(entry, Op::Send { slot }) };
+    }
+
+    /// The first piece is a log range that is on disk only. Sends it from the page cache, or gets
+    /// it into a pooled buffer; whether the queue can be sent from again at once.
+    fn take_from_file(&mut self, ring: &mut Ring, slot: u32) -> bool {
+        let connection = &mut self.slots[slot as usize];
+        let Some(range) = connection.out.first_range() else {
+            unreachable!("slot {slot}: nothing but a range on disk is ever left over");
+        };
+        let Some((segment, position)) = self.files.find(range) else {
+            self.range_failed(ring, slot);
+            return false;
+        };
+        if range.len >= self.limits.sendfile_from_bytes
+            && self.files.is_cached(&segment, position, range.len)
+        {
+            return self.send_from_file(ring, slot, &segment, position, range.len);
+        }
+        let Some(buffer) = self.files.take_buffer() else {
+            connection.sending = Sending::WaitsForBuffer;
+            self.files.wait(slot);
+            return false;
+        };
+        self.counters.ranges_by_read.add(1);
+        self.counters.other_calls.add(1);
+        let cached = self
+            .files
+            .read_cached(buffer, &segment, position, range.len);
+        if cached > 0 {
+            connection.out.cold = Some(Cold {
+                buffer,
+                at: 0,
+                len: cached,
+            });
+            return true;
+        }
+        connection.sending = Sending::Reads;
+        connection.operations += 1;
+        let place = (segment, position);
+        self.files.start_read(ring, buffer, slot, place, range.len);
+        false
+    }
+
+    fn send_from_file(
+        &mut self,
+        ring: &mut Ring,
+        slot: u32,
+        segment: &crate::segments::Segment,
+        position: u64,
+        len: u32,
+    ) -> bool {
+        let connection = &mut self.slots[slot as usize];
+        // SAFETY: the connection is open, and closes its descriptor only as its last operation.
+        let socket = unsafe { BorrowedFd::borrow_raw(connection.fd) };
+        self.counters.ranges_by_sendfile.add(1);
+        self.counters.other_calls.add(4);
+        match send_file(socket, segment, position, len) {
+            Ok(sent) => {
+                self.took(ring, slot, sent);
+                let done = sent == u64::from(len);
+                if !done {
+                    self.wait_writable(ring, slot);
+                }
+                done
+            }
+            Err(_) => {
+                self.lose(ring, slot);
+                false
+            }
+        }
+    }
+
+    /// A read into a pooled buffer completed.
+    pub fn cold_read(&mut self, ring: &mut Ring, buffer: u16, result: i32) {
+        let slot = self.files.read_ended(buffer);
+        let connection = &mut self.slots[slot as usize];
+        connection.sending = Sending::Nothing;
+        let wanted = matches!(connection.state, State::Open | State::Draining);
+        let again = matches!(-result, libc::EAGAIN | libc::EINTR);
+        if wanted && result > 0 {
+            connection.out.cold = Some(Cold {
+                buffer,
+                at: 0,
+                len: result as u32,
+            });
+        } else {
+            self.free_buffer(buffer);
+        }
+        if wanted && (result > 0 || again) {
+            self.mark_dirty(slot);
+        } else if wanted {
+            self.range_failed(ring, slot);
+        }
+        self.operation_ended(ring, slot);
+    }
+
+    /// Part of a frame is sent and the rest cannot be: nothing but closing tells the peer.
+    fn range_failed(&mut self, ring: &mut Ring, slot: u32) {
+        self.counters.refused.range_failed.add(1);
+        self.abandon(ring, slot);
+    }
+
+    /// Gives a pooled buffer to whoever waits for one.
+    pub fn free_buffer(&mut self, buffer: u16) {
+        self.files.give_back(buffer);
+        while let Some(slot) = self.files.next_waiting() {
+            let connection = &mut self.slots[slot as usize];
+            if connection.sending == Sending::WaitsForBuffer {
+                connection.sending = Sending::Nothing;
+                self.mark_dirty(slot);
+                break;
+            }
+        }
     }
 
     /// A send completed.
@@ -316,11 +525,11 @@ impl Sockets {
             unreachable!("slot {slot} has no send under way");
         };
         connection.sending = Sending::Nothing;
-        if !matches!(connection.state, State::Open | State::Draining) {
-            self.operation_ended(ring, slot);
+        self.operation_ended(ring, slot);
+        let state = self.slots[slot as usize].state;
+        if !matches!(state, State::Open | State::Draining) {
             return;
         }
-        self.operation_ended(ring, slot);
         match result {
             sent if sent >= 0 => {
                 self.took(ring, slot, sent as u64);
@@ -340,12 +549,17 @@ impl Sockets {
     /// The peer's socket took `sent` more bytes.
     fn took(&mut self, ring: &mut Ring, slot: u32, sent: u64) {
         let connection = &mut self.slots[slot as usize];
-        connection.out.advance(sent);
+        let emptied = connection.out.advance(sent);
         connection.active_at = self.now;
-        connection.progress_at = self.now;
+        if sent > 0 {
+            connection.progress_at = self.now;
+        }
         let (state, left) = (connection.state, connection.out.len());
         let held = connection.held & HELD_BY_OUT_QUEUE != 0;
         self.counters.bytes_out.add(sent);
+        if let Some(cold) = emptied {
+            self.free_buffer(cold.buffer);
+        }
         if state == State::Draining && left == 0 {
             self.abandon(ring, slot);
         } else if held && left <= self.limits.out_queue_bytes_max / 2 {
@@ -355,6 +569,13 @@ impl Sockets {
 
     fn wait_writable(&mut self, ring: &mut Ring, slot: u32) {
         self.counters.sends_blocked.add(1);
+        let connection = &mut self.slots[slot as usize];
+        // A slow peer does not keep others from the pool: what it has yet to get is read again.
+        if self.files.anyone_waits()
+            && let Some(cold) = connection.out.cold.take()
+        {
+            self.free_buffer(cold.buffer);
+        }
         let connection = &mut self.slots[slot as usize];
         connection.sending = Sending::Waits;
         connection.operations += 1;

@@ -23,6 +23,8 @@ pub(crate) const COMPLETIONS_PER_TURN: usize = 256;
 const LETTERS_PER_EDGE: usize = 512;
 /// Rounds of letters between roles of the same core.
 const ROUNDS: usize = 4;
+/// How often a core looks whether a full edge has room again, of which no doorbell tells.
+const LOOK_FOR_ROOM_US: u64 = 100;
 /// Looks between two looks at the clock while spinning.
 const LOOKS_PER_CLOCK: u32 = 16;
 
@@ -54,7 +56,7 @@ impl<A: App, R: Role<A>> Core<A, R> {
     fn turn(&mut self) {
         self.now = idle::now();
         self.desk.begin_turn(self.now.mono);
-        self.hands.sockets.now = self.now.mono;
+        self.hands.begin_turn(self.now.mono);
         self.take_posts();
         self.take_completions();
         self.take_timers();
@@ -152,7 +154,7 @@ impl<A: App, R: Role<A>> Core<A, R> {
     fn has_inputs(&mut self) -> bool {
         self.hands.ring.has_completions()
             || self.incoming.has_posts()
-            || self.hands.sockets.has_news()
+            || self.hands.has_news()
             || self.hands.marks.changed(&self.seen)
             || self
                 .seats
@@ -161,10 +163,15 @@ impl<A: App, R: Role<A>> Core<A, R> {
     }
 
     fn deadline(&self) -> Option<Micros> {
-        self.seats
-            .iter()
-            .map(|seat| seat.place.role.deadline())
-            .fold(self.next_timer(), earlier)
+        let look_for_room = Micros(self.now.mono.0 + LOOK_FOR_ROOM_US);
+        let mut deadline = self.next_timer();
+        for Seat { place, .. } in &self.seats {
+            deadline = earlier(deadline, place.role.deadline());
+            if place.outlets.waits_for_room() {
+                deadline = earlier(deadline, Some(look_for_room));
+            }
+        }
+        deadline
     }
 
     /// Submits everything; spins or sleeps if nothing is left to do.
