@@ -3,6 +3,7 @@
 //! Data flows one way: frame -> role -> effects -> ring. Start reading at [`role`].
 
 pub mod broker;
+pub mod cli;
 pub mod config;
 pub mod flow;
 pub mod ids;

@@ -224,16 +224,16 @@ fn check_core(core: &Core, allowed: &[usize]) -> Result<(), FaultKind> {
         return Err(FaultKind::CpuNotAllowed { cpu });
     }
     let data_path = [RoleKind::Log, RoleKind::Dispatch, RoleKind::Shard];
-    let beside_index = data_path.into_iter().find(|&role| core.has(role));
-    if let (true, Some(with)) = (core.has(RoleKind::Index), beside_index) {
-        if allowed.len() >= INDEX_APART_FROM_CPUS {
-            return Err(FaultKind::IndexOnDataPath { with });
-        }
+    if core.has(RoleKind::Index)
+        && allowed.len() >= INDEX_APART_FROM_CPUS
+        && let Some(with) = data_path.into_iter().find(|&role| core.has(role))
+    {
+        return Err(FaultKind::IndexOnDataPath { with });
     }
-    if let Idle::Adaptive { spin_us } = core.idle {
-        if !(1..=SPIN_US_MAX).contains(&spin_us) {
-            return Err(FaultKind::SpinTime);
-        }
+    if let Idle::Adaptive { spin_us } = core.idle
+        && !(1..=SPIN_US_MAX).contains(&spin_us)
+    {
+        return Err(FaultKind::SpinTime);
     }
     let entries = core.ring_entries;
     let in_range = (RING_ENTRIES_MIN..=RING_ENTRIES_MAX).contains(&entries);
