@@ -52,8 +52,10 @@ pub enum NodeError {
     Start(#[from] StartError),
     #[error(transparent)]
     Segments(#[from] shards::segments::OpenError),
-    #[error("{dir}: SYNC_FLUSH would be an empty promise here: {reason}. Choose another directory, \
-             or say --accept-unsafe-store if losing acknowledged messages does not matter")]
+    #[error(
+        "{dir}: SYNC_FLUSH would be an empty promise here: {reason}. Choose another directory, \
+             or say --accept-unsafe-store if losing acknowledged messages does not matter"
+    )]
     NotDurable { dir: PathBuf, reason: String },
     #[error("{path}: {cause}")]
     Io { path: PathBuf, cause: io::Error },
@@ -62,10 +64,15 @@ pub enum NodeError {
     #[error("{address} cannot be resolved: {cause}")]
     Address { address: String, cause: io::Error },
     #[error("no port is free on {address}: {cause}")]
-    Port { address: SocketAddr, cause: io::Error },
+    Port {
+        address: SocketAddr,
+        cause: io::Error,
+    },
     #[error("{0}")]
     Kv(String),
-    #[error("the consume queues did not catch up with the log within {0:?}: see the log lines above")]
+    #[error(
+        "the consume queues did not catch up with the log within {0:?}: see the log lines above"
+    )]
     NotCaughtUp(Duration),
     #[error("the signals cannot be watched: {0}")]
     Signals(io::Error),
@@ -139,7 +146,11 @@ impl Node {
         let counters = self.facts.log.clone();
         let stopped = self.running.stop(&phases, STOP_PHASE);
         if let Some(counters) = counters {
-            log::info!("{counters}");
+            let counted = counters.list().into_iter().filter(|(_, count)| *count > 0);
+            let counted: Vec<_> = counted
+                .map(|(name, count)| format!("{name}={count}"))
+                .collect();
+            log::info!("log: {}", counted.join(" "));
         }
         stopped
     }

@@ -24,9 +24,15 @@ fn memory(layout: &Layout, broker: &BrokerConfig) -> String {
     let connections = u64::from(broker.max_connections) * 20 * 1024;
     let owners = [
         ("log's tail", limits::TAIL_BYTES),
-        ("lanes between roles", shards * limits::APPEND_LANE_BYTES as u64 + 8 * MB),
+        (
+            "lanes between roles",
+            shards * limits::APPEND_LANE_BYTES as u64 + 8 * MB,
+        ),
         ("receive buffers", cores * 4 * MB),
-        ("parked sends, at most", shards * limits::PARKED_SEND_BYTES_MAX as u64),
+        (
+            "parked sends, at most",
+            shards * limits::PARKED_SEND_BYTES_MAX as u64,
+        ),
         ("cold reads", cores * 4 * MB),
         ("index slots", index),
         ("background executor", 16 * MB),

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use shards::background::BackgroundPlan;
 use shards::chunk::{Tail, TailWriter, tail};
 use shards::conn::SocketLimits;
-use shards::cores::{CorePlan, LogPlan, Plan, RolePlan, Running, start};
-use shards::disk::{DiskPlan, Engine};
+use shards::cores::{CorePlan, LogPlan, Plan, RolePlan, start};
+use shards::disk::Engine;
 use shards::files::{Job, JobDone, LogDir, SegmentTable, carry_out};
 use shards::idle;
 use shards::listen::ListenerPlan;
@@ -31,7 +31,7 @@ use crate::config::{self, BrokerConfig, Layout, NamesrvConfig, RoleKind};
 use crate::ids::{LogOffset, RoleId};
 use crate::limits;
 use crate::namesrv::{Namesrv, NamesrvSettings, RouteLimits, RouteSettings};
-use crate::role::{self, CONTROL, DISPATCH, INDEX, LOG, Mark, NAMESRV, Ringmq};
+use crate::role::{self, CONTROL, DISPATCH, INDEX, LOG, Mark, NAMESRV};
 use crate::store::FlushMode;
 use crate::store::dispatch::Dispatch;
 use crate::store::index::Index;
@@ -81,20 +81,48 @@ impl Node {
         let seeds = Seeds::draw();
         let namesrv = options.namesrv.as_ref().map(listen_address).transpose()?;
         let namesrv = namesrv.map(choose_port).transpose()?;
-        let broker = options.broker.as_mut().map(|config| address(config, namesrv)).transpose()?;
-        let parts = options.broker.as_ref().map(|config| open(config, seeds)).transpose()?;
-        if parts.as_ref().is_some_and(|parts| parts.engine == Engine::Blocking) {
+        let any_port = options
+            .broker
+            .as_ref()
+            .is_some_and(|config| config.listen_port == 0);
+        let broker = options
+            .broker
+            .as_mut()
+            .map(|config| address(config, namesrv))
+            .transpose()?;
+        let parts = options
+            .broker
+            .as_ref()
+            .map(|config| open(config, options.layout.engine, seeds))
+            .transpose()?;
+        if parts
+            .as_ref()
+            .is_some_and(|parts| parts.engine == Engine::Blocking)
+        {
             options.layout = options.layout.with_log_apart();
         }
-        let engine = parts.as_ref().map_or_else(String::new, |parts| parts.engine_text.clone());
-        print!("{}", report::table(&options.layout, &engine, options.broker.as_ref()));
+        let engine = parts
+            .as_ref()
+            .map_or_else(String::new, |parts| parts.engine_text.clone());
+        print!(
+            "{}",
+            report::table(&options.layout, &engine, options.broker.as_ref())
+        );
 
-        let mut seats = Seats { roles: Vec::new(), listeners: Vec::new() };
+        let mut seats = Seats {
+            roles: Vec::new(),
+            listeners: Vec::new(),
+        };
         let mut facts = Facts {
             namesrv,
             broker,
-            mode: options.broker.as_ref().map_or(FlushMode::Sync, settings::mode),
-            engine: parts.as_ref().map_or("none", |parts| engine_name(parts.engine)),
+            mode: options
+                .broker
+                .as_ref()
+                .map_or(FlushMode::Sync, settings::mode),
+            engine: parts
+                .as_ref()
+                .map_or("none", |parts| engine_name(parts.engine)),
             log: None,
             dispatch: None,
         };
@@ -110,15 +138,20 @@ impl Node {
             plan_log = Some(LogPlan {
                 tail: parts.tail.clone(),
                 segments: parts.segments.clone(),
-                disk: DiskPlan {
-                    engine: parts.engine,
-                    files_max: OPEN_FILES_PER_CORE,
-                    reads_max: READS_PER_CORE,
-                    faults: None,
-                },
+                engine: parts.engine,
+                files_max: OPEN_FILES_PER_CORE,
+                reads_max: READS_PER_CORE,
+                faults: None,
             });
-            seats.listen(config, address, shards);
-            lock = seats.seat_broker(config, &options.layout, parts, &registered, &mut facts, seeds)?;
+            seats.listen(config, address, shards, any_port);
+            lock = seats.seat_broker(
+                config,
+                &options.layout,
+                parts,
+                &registered,
+                &mut facts,
+                seeds,
+            )?;
         }
         if let (Some(config), Some(address)) = (&options.namesrv, namesrv) {
             seats.seat_namesrv(config, &options.layout, address)?;
@@ -144,7 +177,12 @@ impl Node {
             shards: if options.broker.is_some() { shards } else { 0 },
             namesrv: options.namesrv.is_some(),
         };
-        let mut node = Node { running, roles, facts, _lock: lock };
+        let mut node = Node {
+            running,
+            roles,
+            facts,
+            _lock: lock,
+        };
         node.go(&options, end, &registered)?;
         Ok(node)
     }
@@ -159,7 +197,9 @@ impl Node {
         if options.namesrv.is_some() {
             self.running.open_listener(NAME)?;
         }
-        let Some(config) = &options.broker else { return Ok(()) };
+        let Some(config) = &options.broker else {
+            return Ok(());
+        };
         let until = Instant::now() + CATCH_UP;
         while self.mark(Mark::Dispatched(LogOffset(0))) < end.0 {
             if Instant::now() > until {
@@ -168,16 +208,18 @@ impl Node {
             std::thread::sleep(Duration::from_millis(1));
         }
         let root = &config.store_path_root_dir;
-        run_mark::begin_run(&mut RealFiles::new(), root, std::process::id())
-            .map_err(|cause| NodeError::Io { path: root.join("abort"), cause })?;
+        run_mark::begin_run(&mut RealFiles::new(), root, std::process::id()).map_err(|cause| {
+            NodeError::Io {
+                path: root.join("abort"),
+                cause,
+            }
+        })?;
         self.running.open_listeners()?;
         let wanted = config.namesrv_addr.0.len() as u64;
         let until = Instant::now() + REGISTER_WITHIN;
         while registered.load(Ordering::Acquire) < wanted {
             if Instant::now() > until {
-                log::warn!(
-                    "not all of {wanted} name servers have taken a registration; trying on"
-                );
+                log::warn!("not all of {wanted} name servers have taken a registration; trying on");
                 break;
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -187,7 +229,13 @@ impl Node {
 }
 
 impl Seats {
-    fn listen(&mut self, config: &BrokerConfig, address: SocketAddr, shards: usize) {
+    fn listen(
+        &mut self,
+        config: &BrokerConfig,
+        address: SocketAddr,
+        shards: usize,
+        any_port: bool,
+    ) {
         let candidates: Vec<RoleId> = (0..shards).map(role::shard).collect();
         let bind = bind_ip(&config.bind_address).unwrap_or(address.ip());
         let mut listen = |id, port| {
@@ -201,13 +249,17 @@ impl Seats {
             });
         };
         listen(BROKER, address.port());
-        if let Some(port) = config.vip_port().filter(|_| !config.has_any_port) {
+        if let Some(port) = config.vip_port().filter(|_| !any_port) {
             listen(VIP, port);
         }
     }
 
     fn seat(&mut self, id: RoleId, core: usize, build: impl FnOnce() -> Any + Send + 'static) {
-        self.roles.push(RolePlan { id, core, build: Box::new(build) });
+        self.roles.push(RolePlan {
+            id,
+            core,
+            build: Box::new(build),
+        });
     }
 
     fn seat_broker(
@@ -221,8 +273,22 @@ impl Seats {
     ) -> Result<Option<StoreLock>, NodeError> {
         let home = |kind| layout.core_of(kind).unwrap_or(0);
         let shards = layout.shards();
-        let BrokerParts { opened, writer, tail, prepared, segments_end, lock, .. } = parts;
-        let Opened { tables, boot, recovered, dispatch_from, index } = opened;
+        let BrokerParts {
+            opened,
+            writer,
+            tail,
+            prepared,
+            segments_end,
+            lock,
+            ..
+        } = parts;
+        let Opened {
+            tables,
+            boot,
+            recovered,
+            dispatch_from,
+            index,
+        } = opened;
 
         let cores = (0..layout.cores.len()).filter(|core| layout.cores[*core].has(RoleKind::Shard));
         let host = facts.broker.expect("a broker has an address");
@@ -240,7 +306,9 @@ impl Seats {
         let mut for_log = recovered.clone();
         for_log.prepared = prepared;
         self.seat(LOG, home(RoleKind::Log), move || {
-            Any::Log(Box::new(Log::new(settings, &for_log, &log_boot, writer, counters)))
+            Any::Log(Box::new(Log::new(
+                settings, &for_log, &log_boot, writer, counters,
+            )))
         });
 
         let counters = Arc::default();
@@ -248,7 +316,12 @@ impl Seats {
         let settings = settings::dispatch(config, shards, dispatch_from, seeds);
         let (dispatch_boot, dispatch_tail) = (boot.clone(), tail.clone());
         self.seat(DISPATCH, home(RoleKind::Dispatch), move || {
-            Any::Dispatch(Box::new(Dispatch::new(settings, &dispatch_boot, dispatch_tail, counters)))
+            Any::Dispatch(Box::new(Dispatch::new(
+                settings,
+                &dispatch_boot,
+                dispatch_tail,
+                counters,
+            )))
         });
 
         let settings = settings::index(config);
@@ -276,7 +349,13 @@ impl Seats {
         let root = &config.store_path_root_dir;
         let checkpoints = Checkpoints::new(root, mode, &recovered.checkpoint, found);
         self.seat(CONTROL, home(RoleKind::Control), move || {
-            Any::Control(Box::new(Control::new(settings, tables, register, segments, checkpoints)))
+            Any::Control(Box::new(Control::new(
+                settings,
+                tables,
+                register,
+                segments,
+                checkpoints,
+            )))
         });
         Ok(Some(lock))
     }
@@ -309,10 +388,12 @@ impl Seats {
             list_topics: config.enable_topic_list,
             scan_interval_ms: u64::from(config.scan_not_active_broker_interval),
             kv_path: config.kv_config_path.clone(),
-            settings: config::values(config),
+            settings: config.entries(),
         };
         let core = layout.core_of(RoleKind::Namesrv).unwrap_or(0);
-        self.seat(NAMESRV, core, move || Any::Namesrv(Box::new(Namesrv::new(settings, kv))));
+        self.seat(NAMESRV, core, move || {
+            Any::Namesrv(Box::new(Namesrv::new(settings, kv)))
+        });
         Ok(())
     }
 }
@@ -324,12 +405,16 @@ fn buffer(bytes: u32) -> Option<usize> {
 fn core(core: &config::Core) -> CorePlan {
     let idle = match core.idle {
         config::Idle::Spin => idle::Idle::Spin,
-        config::Idle::Adaptive { spin_us } => {
-            idle::Idle::Adaptive { spin: shards::Micros(u64::from(spin_us)) }
-        }
+        config::Idle::Adaptive { spin_us } => idle::Idle::Adaptive {
+            spin: shards::Micros(u64::from(spin_us)),
+        },
         config::Idle::Park => idle::Idle::Park,
     };
-    CorePlan { cpu: core.cpu, idle, ring_entries: core.ring_entries }
+    CorePlan {
+        cpu: core.cpu,
+        idle,
+        ring_entries: core.ring_entries,
+    }
 }
 
 fn engine_name(engine: Engine) -> &'static str {
@@ -373,7 +458,11 @@ fn publish(marks: &Marks<Mark>, parts: &BrokerParts) {
 }
 
 /// Opens a broker's store, makes its first segment if there is none, and chooses the engine.
-fn open(config: &BrokerConfig, seeds: Seeds) -> Result<BrokerParts, NodeError> {
+fn open(
+    config: &BrokerConfig,
+    wanted: config::Engine,
+    seeds: Seeds,
+) -> Result<BrokerParts, NodeError> {
     let root = &config.store_path_root_dir;
     let lock = StoreLock::take(root)?;
     let io = |path: &Path| {
@@ -413,7 +502,7 @@ fn open(config: &BrokerConfig, seeds: Seeds) -> Result<BrokerParts, NodeError> {
         _ => first_segment(&dir, &segments, end, &mut files)?,
     };
     let (writer, tail) = tail(limits::TAIL_BYTES, end).map_err(io(root))?;
-    let engine = match config.log_engine {
+    let engine = match wanted {
         config::Engine::Auto => probe.floor.engine(),
         config::Engine::Ring => Engine::Ring,
         config::Engine::Blocking => Engine::Blocking,
@@ -440,7 +529,11 @@ fn engine_text(probe: &Probe, engine: Engine) -> String {
         engine_name(engine),
         us(probe.floor.ring_us),
         us(Some(probe.floor.blocking_us)),
-        if probe.measured_now { "" } else { ", measured at an earlier start" },
+        if probe.measured_now {
+            ""
+        } else {
+            ", measured at an earlier start"
+        },
     )
 }
 
@@ -452,7 +545,10 @@ fn first_segment(
     files: &mut RealFiles,
 ) -> Result<(LogOffset, LogOffset), NodeError> {
     let zeroed_bytes = FIRST_ZEROED_BYTES.min(dir.segment_bytes);
-    let job = Job::PrepareSegment { start: end, zeroed_bytes };
+    let job = Job::PrepareSegment {
+        start: end,
+        zeroed_bytes,
+    };
     let table: &dyn SegmentTable = &**segments;
     match carry_out(&job, dir, files, table) {
         JobDone::Failed(error) => Err(NodeError::FirstSegment(error)),
@@ -484,7 +580,6 @@ fn address(
     config: &mut BrokerConfig,
     namesrv: Option<SocketAddr>,
 ) -> Result<SocketAddr, NodeError> {
-    config.has_any_port = config.listen_port == 0;
     let bind = bind_ip(&config.bind_address).unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
     config.listen_port = choose_port(SocketAddr::new(bind, config.listen_port))?.port();
     if config.ha_listen_port == 0 {
@@ -508,13 +603,18 @@ fn address(
 
 fn resolve(names: &[String]) -> Result<Vec<SocketAddr>, NodeError> {
     let one = |address: &String| {
-        let found = address.to_socket_addrs().map(|mut addresses| addresses.next());
+        let found = address
+            .to_socket_addrs()
+            .map(|mut addresses| addresses.next());
         let cause = match found {
             Ok(Some(found)) => return Ok(found),
             Ok(None) => std::io::Error::other("no such host"),
             Err(cause) => cause,
         };
-        Err(NodeError::Address { address: address.clone(), cause })
+        Err(NodeError::Address {
+            address: address.clone(),
+            cause,
+        })
     };
     names.iter().map(one).collect()
 }
