@@ -175,11 +175,12 @@ pub struct Floor {
 }
 
 impl Floor {
-    /// The ring, unless the blocking engine is clearly faster: it costs a thread of its own.
+    /// The ring, unless the blocking engine takes less than half the time: it costs a thread of its
+    /// own, and a busy machine can make either look slow for a moment.
     #[must_use]
     pub fn engine(&self) -> Engine {
         match self.ring_us {
-            Some(ring) if u64::from(ring) * 4 <= u64::from(self.blocking_us) * 5 => Engine::Ring,
+            Some(ring) if u64::from(ring) <= u64::from(self.blocking_us) * 2 => Engine::Ring,
             _ => Engine::Blocking,
         }
     }
