@@ -182,10 +182,10 @@ impl Descriptors {
     }
 
     fn make_dirs(&mut self, dir: &Path) -> io::Result<()> {
+        let above = dir.parent().unwrap_or(dir);
         let mut made = fs::create_dir(dir);
-        if let (Err(error), Some(above)) = (&made, dir.parent())
-            && error.kind() == io::ErrorKind::NotFound
-        {
+        let nothing_above = matches!(&made, Err(error) if error.kind() == io::ErrorKind::NotFound);
+        if nothing_above && above != dir {
             self.make_dirs(above)?;
             made = fs::create_dir(dir);
         }
@@ -193,9 +193,7 @@ impl Descriptors {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
             made => made?,
         }
-        if let Some(above) = dir.parent() {
-            self.unsynced.insert(above.to_owned());
-        }
+        self.unsynced.insert(above.to_owned());
         Ok(())
     }
 }

@@ -241,7 +241,7 @@ fn writes_exactly_the_tail(engine: Engine) {
         let write = s.whole_write(from, copy, sync);
         assert_eq!(s.write(write), Ok(()));
         from += len;
-        if next(&mut seed).is_multiple_of(8) || from.is_multiple_of(SEGMENT) {
+        if next(&mut seed) % 8 == 0 || from % SEGMENT == 0 {
             let bytes = s.log_bytes();
             let wrong = bytes.iter().enumerate().find(|(position, byte)| {
                 let position = *position as u64;

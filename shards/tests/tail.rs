@@ -75,7 +75,7 @@ fn readers_on_other_threads_never_see_given_up_bytes() {
                     };
                     if let Some(lease) = tail.lease(range(at, len)) {
                         assert_bytes(&lease, at);
-                        if next(&mut seed).is_multiple_of(64) {
+                        if next(&mut seed) % 64 == 0 {
                             std::thread::yield_now();
                         }
                         assert_bytes(&lease, at);
@@ -226,7 +226,7 @@ proptest! {
                     let Some(at) = end.checked_sub(back.max(len)) else { continue };
                     let lease = tail.lease(range(at, len));
                     if at < begin { prop_assert!(lease.is_none()); }
-                    if let Some(lease) = lease { leases.push((at, lease)); }
+                    leases.extend(lease.map(|lease| (at, lease)));
                 }
                 Step::Release(which) => {
                     if !leases.is_empty() { leases.swap_remove(which % leases.len()); }
