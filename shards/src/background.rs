@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  core --- Jobs::ask ---> bounded channel ---> serve: order by path ---> one async fn per job
-//!  core <-- Mailbox::next_answer -- bounded ring, doorbell ----------------------/
+//!  core <-- Mailbox::next <-- bounded ring, doorbell ----------------------------/
 //!  core --- log lines ---> bounded ring ---> the application's logger
 //! ```
 //!
@@ -138,13 +138,16 @@ impl Jobs {
     }
 }
 
-impl Mailbox {
-    /// The oldest answer that has come.
-    #[must_use]
-    pub fn next_answer(&mut self) -> Option<JobAnswer> {
+/// The answers that have come, oldest first; after a `None` more can come.
+impl Iterator for Mailbox {
+    type Item = JobAnswer;
+
+    fn next(&mut self) -> Option<JobAnswer> {
         self.answers.pop().ok()
     }
+}
 
+impl Mailbox {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.answers.is_empty()

@@ -68,7 +68,7 @@ impl Setup {
     fn next(&mut self) -> JobAnswer {
         let begin = Instant::now();
         loop {
-            if let Some(answer) = self.mailbox.next_answer() {
+            if let Some(answer) = self.mailbox.next() {
                 return answer;
             }
             assert!(begin.elapsed() < Duration::from_secs(20), "no answer");
