@@ -408,7 +408,7 @@ fn run_core<A: App, R: Role<A>>(
 fn build<A: App, R: Role<A>>(parts: CoreParts<A, R>) -> Result<Core<A, R>, StartError> {
     let core = parts.core;
     if let Some(cpu) = parts.plan.cpu
-        && !core_affinity::set_for_current(core_affinity::CoreId { id: cpu })
+        && !pin(cpu)
     {
         return Err(StartError::Pin { core, cpu });
     }
@@ -465,6 +465,11 @@ fn build<A: App, R: Role<A>>(parts: CoreParts<A, R>) -> Result<Core<A, R>, Start
         changed: Vec::with_capacity(A::Mark::KINDS),
         done: Vec::with_capacity(COMPLETIONS_PER_TURN),
     })
+}
+
+fn pin(cpu: usize) -> bool {
+    cpu < libc::CPU_SETSIZE as usize
+        && core_affinity::set_for_current(core_affinity::CoreId { id: cpu })
 }
 
 fn disk(log: LogPlan) -> Disk {
