@@ -242,10 +242,9 @@ fn text(floor: &Floor, facts: &Facts) -> String {
 fn parse(kept: &str, facts: &Facts) -> Option<Floor> {
     let values = kept.strip_prefix(&facts.identity())?;
     let value = |name: &str| {
-        let line = values
+        values
             .lines()
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
-        line
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
     };
     let ring_us = match value("ring_us")? {
         "none" => None,
