@@ -18,7 +18,7 @@ use thiserror::Error;
 use crate::background::Mailbox as JobMailbox;
 use crate::background::{Background, BackgroundError, BackgroundPlan, Jobs};
 use crate::chunk::Tail;
-use crate::conn::{Buffers, SocketLimits, Sockets};
+use crate::conn::{SocketLimits, Sockets};
 use crate::disk::{Disk, DiskPlan, Engine};
 use crate::faults::Faults;
 use crate::hands::{Desk, Hands, Place, Seat};
@@ -29,6 +29,7 @@ use crate::listen::{Acceptor, Connects, ListenerPlan, Loads, bind};
 use crate::mesh::{Doorbell, EdgeSize, Inlet, Marks, Outlets, ROLES_MAX, edge};
 use crate::out::Gather;
 use crate::range::{Files, Memory};
+use crate::receive::Buffers;
 use crate::ring::{Ring, RingError};
 use crate::role::{App, Mark, Role};
 use crate::segments::Segments;
@@ -448,6 +449,7 @@ fn build<A: App, R: Role<A>>(parts: CoreParts<A, R>) -> Result<Core<A, R>, Start
             gather: Gather::new(),
             memory,
             disk: log.map(disk),
+            flushing: Vec::new(),
             jobs,
             connects: Connects::default(),
             refused: VecDeque::new(),

@@ -131,7 +131,7 @@ fn answer(ranges: &[(u64, u32)]) -> Vec<u8> {
 
 const END: u64 = SEGMENT_BYTES + SEGMENT_BYTES / 2;
 
-const REQUESTS: [&[(u64, u32)]; 9] = [
+const REQUESTS: [&[(u64, u32)]; 10] = [
     &[(END - 1000, 1000)],
     &[(END - 300_000, 200_000), (END - 1000, 5)],
     &[(10, 1000)],
@@ -144,7 +144,14 @@ const REQUESTS: [&[(u64, u32)]; 9] = [
         (END - 20_000, 20_000),
     ],
     &[(12_345, 1), (23_456, 2), (34_567, 3), (45_678, 4)],
-    &[],
+    &[(9, 0)],
+    &[
+        (1_000, 300),
+        (END - 77, 7),
+        (9_000, 130_000),
+        (200_000, 20),
+        (300_000, 900),
+    ],
 ];
 
 #[test]
@@ -173,7 +180,10 @@ fn ranges_come_from_tail_cache_or_device_and_are_the_same() {
         }
         let counters = &running.counters()[0];
         assert!(counters.ranges_from_tail.get() >= 4);
-        assert_eq!(counters.ranges_by_sendfile.get() > 0, cached && sendfile);
+        // Reading ahead fills the cache, so that even uncached ranges may end with sendfile.
+        let by_sendfile = counters.ranges_by_sendfile.get();
+        assert!(by_sendfile > 0 || !(cached && sendfile));
+        assert!(by_sendfile == 0 || sendfile);
         assert!(counters.ranges_by_read.get() >= 4);
         assert_eq!(counters.refused.range_failed.get(), 0);
         stop(running, &[0]);
@@ -253,9 +263,9 @@ fn what_is_written_is_durable_readable_and_answered_once() {
     let file = queue.clone();
     let (tell, said) = said();
     let build = move || {
-        let mut step = 0;
+        let mut step = 0u64;
         Script::new(move |_, input, fx| {
-            let ticket = |step| Ticket(100 + step);
+            let ticket = |step: u64| Ticket(100 + step);
             match input {
                 Input::Deadline => {
                     assert!(writer.make_room(10_000, LogOffset(0)));
@@ -292,7 +302,7 @@ fn what_is_written_is_durable_readable_and_answered_once() {
             }
             step += 1;
             let ticket = ticket(step);
-            fx.push(match step {
+            let effect = match step {
                 1 => {
                     let bytes = fx.bytes(|arena| arena.extend_from_slice(&[7; 300]));
                     Effect::Put {
@@ -328,7 +338,8 @@ fn what_is_written_is_durable_readable_and_answered_once() {
                     job: Job::MakeDir { path: "/".into() },
                 },
                 _ => return,
-            });
+            };
+            fx.push(effect);
         })
         .with_deadline(soon(1))
     };
