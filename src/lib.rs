@@ -4,6 +4,7 @@
 
 pub mod boot;
 pub mod broker;
+pub mod cli;
 pub mod config;
 pub mod flow;
 pub mod ids;

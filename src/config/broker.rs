@@ -6,6 +6,7 @@ use super::knobs::{Range, Refused, Setting, settings};
 use super::load::{Configuration, Notice, Surroundings};
 use super::values::{Addresses, BrokerRole, Delays, FlushDiskType, Hours};
 use super::{knobs, unused};
+use crate::limits::BODY_BYTES_MAX;
 
 use Range::{Clamped, Flag, OneOf, Path, Text, Whole};
 
@@ -218,7 +219,7 @@ settings! {
         Whole(20, INT_MAX - 20), "bytes", AtStart, Used, "files of the store";
     /// Longest body of a message.
     "maxMessageSize" => max_message_size: u32 = "4194304",
-        Whole(10, 8 << 20), "bytes", AtStart, Used, "sends refused: too long";
+        Whole(10, BODY_BYTES_MAX as i64), "bytes", AtStart, Used, "sends refused: too long";
     /// Messages are found by key.
     "messageIndexEnable" => message_index_enable: bool = "true",
         Flag, "", AtStart, Used, "index entries";
