@@ -21,3 +21,6 @@ pub mod topics;
 mod ways;
 
 pub use queue::Transfer;
+
+#[cfg(test)]
+mod tests;

@@ -243,7 +243,7 @@ impl State {
         self.sends.awaited.push_back(Awaited {
             topic: topic.into(),
             ask,
-            since: parked.since,
+            since: self.now.mono,
             sends: VecDeque::from([parked]),
         });
     }
@@ -265,7 +265,9 @@ impl State {
             .awaited
             .remove(at)
             .expect("its place was just found");
-        for parked in awaited.sends {
+        for mut parked in awaited.sends {
+            // What follows is another kind of waiting.
+            parked.since = self.now.mono;
             if self.sends.has_parked() {
                 self.sends.parked.push_back(parked);
             } else {

@@ -262,10 +262,7 @@ impl State {
                 multi_tag: false,
                 dead_letter: true,
             }),
-            None if turn == Turn::TopicAnswered => Err(SendError::NoTopic {
-                topic: request.topic,
-            }
-            .into()),
+            None if turn == Turn::TopicAnswered => Err(SendError::NoDeadLetters { group }.into()),
             None => Err(Unsent::NoTopic(Cow::Owned(topic))),
         }
     }

@@ -24,7 +24,7 @@ use shards::role::Role;
 use super::errors::{RouteError, route_code};
 use super::groups::Groups;
 use super::hold::Holds;
-use super::news::{News, SharedBoot, Topic};
+use super::news::{self, News, SharedBoot, Topic};
 use super::offsets::Offsets;
 use super::parked::Sends;
 use super::query::{self, Bound, LookUp, Start};
@@ -607,7 +607,21 @@ impl State {
                 self.offsets.begin_round();
                 self.offsets.tell(fx);
             }
+            Letter::Offsets { .. } => self.on_offsets(payload),
             other => log::error!("a shard was told {other:?} by {from:?}"),
+        }
+    }
+
+    /// Control sets offsets, as when an operator resets a group.
+    fn on_offsets(&mut self, payload: &[u8]) {
+        let offsets: news::Offsets =
+            serde_json::from_slice(payload).expect("control writes offsets");
+        for (topic, group, queue_id, offset) in &offsets.0 {
+            if self.offset_owner(topic, *queue_id) == self.me
+                && let Err(error) = self.offsets.commit(topic, group, *queue_id, *offset)
+            {
+                log::error!("{topic}@{group}/{queue_id} is not set to {offset}: {error}");
+            }
         }
     }
 
