@@ -19,6 +19,8 @@
 
 mod erase;
 mod files;
+#[cfg(test)]
+pub(crate) mod memory;
 mod scan;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -29,11 +29,14 @@ impl Found {
             segments,
             starts: Vec::with_capacity(entries.len()),
         };
-        let empty = entries.pop_if(|last| last.bytes == 0);
-        for entry in &entries {
+        let full = match entries.split_last() {
+            Some((last, full)) if last.bytes == 0 => full,
+            _ => &entries,
+        };
+        for entry in full {
             found.add(entry)?;
         }
-        if let Some(empty) = empty {
+        for empty in &entries[full.len()..] {
             let path = dir.join(&empty.name);
             if segment::parse_name(&empty.name).is_none() {
                 return Err(Refused::StrayFile(path));
@@ -108,12 +111,13 @@ impl Found {
     /// Removes all segments from `start` on, the last one first and each for good before the next,
     /// so that there is never a gap.
     pub fn remove_from(&mut self, files: &mut dyn Files, start: LogOffset) -> Result<(), Refused> {
-        while let Some(last) = self.starts.pop_if(|last| *last >= start) {
-            let path = self.path_of(last);
+        while let Some(last) = self.starts.last().filter(|last| **last >= start) {
+            let path = self.path_of(*last);
             files
                 .remove(&path)
                 .and_then(|()| files.sync_dir(&self.dir))
                 .map_err(Refused::io("remove", &path))?;
+            self.starts.pop();
         }
         Ok(())
     }
