@@ -9,13 +9,29 @@
 //! | [`role`] | what a role can hear ([`Input`]) and ask ([`Effect`]) |
 //! | [`mesh`] | edges: letters with byte lanes, marks, doorbells |
 //! | [`chunk`] | the log's tail in memory: write buffer and cache in one |
-//! | [`files`] | file verbs as steps, so that a simulated disk can stop between them |
+//! | [`ring`] | one core's io_uring: operations, submitting, reaping |
+//! | [`segments`] | the log's segments on disk, open on every core |
+//! | [`disk`] | writes, flushes and reads of one core; [`descriptors`], [`faults`] |
+//! | [`files`], [`real_files`] | file verbs as steps, so that a simulated disk can stop between them |
+//! | [`background`], [`log_lines`] | the executor for slow work, and the cores' log lines |
+//! | [`probe`], [`lock`] | facts about the machine, and the store's lock, before start |
 
+pub mod background;
 pub mod chunk;
+pub mod descriptors;
+pub mod disk;
+pub mod faults;
 pub mod files;
 pub mod ids;
+pub mod lock;
+pub mod log_lines;
 pub mod mesh;
+pub mod probe;
+pub mod real_files;
+pub mod ring;
 pub mod role;
+mod segment_jobs;
+pub mod segments;
 
 pub use ids::{
     Conn, FileDir, FileRef, ListenerId, LogOffset, LogRange, Micros, Millis, RoleId, Ticket,

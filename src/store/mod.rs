@@ -15,13 +15,22 @@
 //! | [`segment`] | names, roll arithmetic, the blank record |
 //! | [`recover`] | reading the log back: what stays, what is cut, when to refuse |
 //! | [`checkpoint`] | what recovery may rely on |
+//! | [`dispatch`] | the dispatch role: consume queue units, news for their owners |
+//! | [`queues`] | consume queue files: units, places, what a start finds |
+//! | [`index`], [`index_file`] | the index role: records by key |
+//! | [`follow`] | reading the log on from a place, from the tail or from disk |
 //! | [`lock`] | one broker per store; `abort`, the mark of a run |
 
 pub mod checkpoint;
+pub mod dispatch;
+pub mod follow;
+pub mod index;
+pub mod index_file;
 pub mod lock;
 pub mod log;
 pub mod marks;
 pub mod parked;
+pub mod queues;
 pub mod recover;
 pub mod segment;
 

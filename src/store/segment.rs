@@ -42,7 +42,7 @@ impl Segments {
     #[must_use]
     pub fn is_possible(bytes: u64) -> bool {
         (limits::SEGMENT_BYTES_MIN..=limits::SEGMENT_BYTES_MAX).contains(&bytes)
-            && bytes % shards::role::BLOCK_BYTES == 0
+            && bytes.is_multiple_of(shards::role::BLOCK_BYTES)
     }
 
     /// The length of each.

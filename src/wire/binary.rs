@@ -10,7 +10,8 @@
 //! ```
 
 use super::codes::{Language, RequestCode};
-use super::frame::{FrameError, Parts, Scratch, Text};
+use super::frame::{FrameError, Parts, Scratch};
+use super::scan::Text;
 
 const CUT: FrameError = FrameError::Binary("it ends inside a field");
 const NEGATIVE: FrameError = FrameError::Binary("a length is negative");

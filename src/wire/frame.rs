@@ -12,13 +12,13 @@
 //! Spec: `remoting.md` sections 1 to 4. Reading is as tolerant as Java's; writing is strict.
 
 use super::codes::{Language, RequestCode, ResponseCode};
+use super::scan::{ScanError, Text};
 use super::{binary, json};
 
 pub use super::write::{ExtWriter, RequestHead, ResponseHead, encode_request, encode_response};
 
-/// The longest frame that is taken or sent, its length word included. Java's clients have the
-/// same limit.
-pub const FRAME_BYTES_MAX: usize = 16 * 1024 * 1024;
+pub use crate::limits::FRAME_BYTES_MAX;
+
 /// The length word, which does not count itself.
 pub const LENGTH_BYTES: usize = size_of::<u32>();
 /// The word after the length word: encoding and header length.
@@ -58,14 +58,9 @@ pub enum FrameError {
     /// Neither JSON (0) nor binary (1).
     #[error("{0} is no header encoding")]
     Encoding(u8),
-    /// The header is no JSON object that Java would read; the byte position is in the header.
-    #[error("the JSON header cannot be read from byte {at}: {why}")]
-    Json {
-        /// Position in the header where reading stopped.
-        at: u32,
-        /// What was wrong there.
-        why: &'static str,
-    },
+    /// The header is no JSON object that Java would read.
+    #[error("the JSON header cannot be read: {0}")]
+    Json(#[from] ScanError),
     /// A length in the binary header passes its end.
     #[error("the binary header cannot be read: {0}")]
     Binary(&'static str),
@@ -119,41 +114,6 @@ impl Scratch {
         }
         self.fields.push(ExtField { name, value });
         Ok(())
-    }
-}
-
-/// A piece of text in the header's bytes or in the scratch buffer.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Text {
-    start: u32,
-    end: u32,
-    unescaped: bool,
-}
-
-impl Text {
-    pub(super) fn in_header(start: usize, end: usize) -> Text {
-        Text::new(start, end, false)
-    }
-
-    pub(super) fn in_scratch(start: usize, end: usize) -> Text {
-        Text::new(start, end, true)
-    }
-
-    fn new(start: usize, end: usize, unescaped: bool) -> Text {
-        let small =
-            "a header is below 16 MiB and grows at most threefold when its text is repaired";
-        Text {
-            start: u32::try_from(start).expect(small),
-            end: u32::try_from(end).expect(small),
-            unescaped,
-        }
-    }
-
-    pub(super) fn of<'a>(self, header: &'a str, scratch: &'a str) -> &'a str {
-        let source = if self.unescaped { scratch } else { header };
-        source
-            .get(self.start as usize..self.end as usize)
-            .expect("the scanner cuts at quotes and separators, which are characters of their own")
     }
 }
 

@@ -16,6 +16,7 @@ mod json;
 pub mod message_id;
 pub mod properties;
 pub mod record;
+mod scan;
 mod write;
 
 pub use codes::{Language, RequestCode, ResponseCode};

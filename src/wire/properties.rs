@@ -4,12 +4,17 @@
 //! (4.9 clients), and what is malformed is skipped, never refused. The text is kept as bytes:
 //! batch items can carry invalid UTF-8.
 
+pub use crate::limits::PROPERTIES_BYTES_MAX;
+
 /// Between a name and its value.
 pub const NAME_END: u8 = 1;
 /// After a value.
 pub const VALUE_END: u8 = 2;
-/// The longest text that a record can hold.
-pub const PROPERTIES_BYTES_MAX: usize = i16::MAX as usize;
+
+const _: () = assert!(
+    PROPERTIES_BYTES_MAX == i16::MAX as usize,
+    "the length field"
+);
 
 /// The shortest entry that is read: one letter, the separator, one letter.
 const ENTRY_BYTES_MIN: usize = 3;

@@ -305,6 +305,38 @@ pub fn encode_blank(left: u32) -> [u8; BLANK_BYTES] {
     blank
 }
 
+/// What the first [`RECORD_BYTES_MIN`] bytes of a record say, for look-ups that need no more.
+/// Nothing but magic and size is checked: the caller compares the position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordHead {
+    /// Of the whole record.
+    pub size: u32,
+    /// The number in the queue.
+    pub queue_offset: u64,
+    /// The position in the log.
+    pub log_offset: u64,
+    /// Milliseconds, by the broker's clock.
+    pub store_timestamp: i64,
+}
+
+impl RecordHead {
+    /// Reads the head; `None` if no record begins here.
+    pub fn read(bytes: &[u8]) -> Option<RecordHead> {
+        let head = bytes.get(..RECORD_BYTES_MIN)?;
+        let size = u32_at(head, TOTAL_SIZE_AT);
+        let magic = u32_at(head, MAGIC_AT);
+        let flag = i32_at(head, SYS_FLAG_AT);
+        let timestamp_at = BORN_HOST_AT + host_bytes(flag & sys_flag::BORN_HOST_V6 != 0);
+        let whole = (RECORD_BYTES_MIN as u32..=i32::MAX as u32).contains(&size);
+        (whole && matches!(magic, MAGIC_V1 | MAGIC_V2)).then(|| RecordHead {
+            size,
+            queue_offset: u64_at(head, QUEUE_OFFSET_AT),
+            log_offset: u64_at(head, LOG_OFFSET_AT),
+            store_timestamp: u64_at(head, timestamp_at) as i64,
+        })
+    }
+}
+
 /// Bytes of a log, a file or a peer that may or may not begin with a record.
 #[derive(Clone, Copy, Debug)]
 pub struct Untrusted<'a>(pub &'a [u8]);
