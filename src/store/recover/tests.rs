@@ -509,7 +509,7 @@ fn an_empty_last_file_is_removed() {
 fn after_a_clean_end_only_what_somebody_needs_is_read() {
     let mut image = Image::new(SEGMENT, 2, &[100, 200, 300]);
     image = image.recorded(FlushMode::Sync, 0);
-    lock::end_run(&mut image.files, &root()).expect("memory");
+    abort::end_run(&mut image.files, &root()).expect("memory");
     let all = image.recover().expect("nothing is wrong");
     assert_eq!((all.records, all.clean), (3, true));
     let config = RecoverConfig {
@@ -542,17 +542,17 @@ fn a_record_longer_than_any_here_is_refused_and_not_cut() {
 #[test]
 fn abort_says_that_the_last_run_did_not_end() {
     let mut files = MemoryFiles::default();
-    assert!(!lock::was_aborted(&mut files, &root()).expect("memory"));
-    lock::begin_run(&mut files, &root(), 1234).expect("memory");
+    assert!(!abort::was_aborted(&mut files, &root()).expect("memory"));
+    abort::begin_run(&mut files, &root(), 1234).expect("memory");
     assert_eq!(files.bytes(&root().join("abort")), b"1234");
     let mut after_power_loss = files.clone();
     after_power_loss.lose_power(&mut Dice(1));
     assert!(
-        lock::was_aborted(&mut after_power_loss, &root()).expect("memory"),
+        abort::was_aborted(&mut after_power_loss, &root()).expect("memory"),
         "it is durable"
     );
-    lock::end_run(&mut files, &root()).expect("memory");
-    assert!(!lock::was_aborted(&mut files, &root()).expect("memory"));
+    abort::end_run(&mut files, &root()).expect("memory");
+    assert!(!abort::was_aborted(&mut files, &root()).expect("memory"));
 }
 
 /// An image that needs everything: blocks to erase, segments to remove, a checkpoint to save.
@@ -700,7 +700,7 @@ proptest! {
                 segments: (recovered.first.0 / SEGMENT..prepared).map(|number| LogOffset(number * SEGMENT)).collect(),
                 ..recovered
             };
-            lock::begin_run(&mut files, &root(), 1).expect("memory");
+            abort::begin_run(&mut files, &root(), 1).expect("memory");
             let mut desk = Desk::on(files, mode, SEGMENT, &recovered, &boot(4, used));
             desk.now.mono = crate::ids::Micros(1_000_000 * (number as u64 + 1));
             desk.tell(Input::Mark(Mark::Prepared(recovered.prepared)));
