@@ -40,7 +40,7 @@ use self::place::Waiting;
 use crate::broker::news::{Boot, News};
 use crate::ids::{LogOffset, Micros, Millis, Ticket};
 use crate::limits;
-use crate::role::{AppendRefused, CONTROL, Effect, Effects, Input, Letter, Mark, Ringmq, Stored};
+use crate::role::{AppendRefused, CONTROL, Effect, Effects, Input, Letter, Mark, Ringmq};
 use crate::store::FlushMode;
 use crate::store::marks::{Advance, Watermarks};
 use crate::store::parked::{Append, Parked};

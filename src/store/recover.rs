@@ -20,6 +20,8 @@
 mod erase;
 mod files;
 #[cfg(test)]
+mod golden;
+#[cfg(test)]
 pub(crate) mod memory;
 mod scan;
 #[cfg(test)]
@@ -37,8 +39,8 @@ use self::scan::{Look, Scanner};
 use crate::ids::{LogOffset, Millis};
 use crate::limits;
 use crate::store::FlushMode;
-use crate::store::checkpoint::{self, Checkpoint, JavaPart, OurPart};
 use crate::store::abort;
+use crate::store::checkpoint::{self, Checkpoint, JavaPart, OurPart};
 use crate::store::segment::Segments;
 use crate::wire::record::Record;
 

@@ -13,7 +13,7 @@ use shards::{LogRange, Mark as _};
 use super::*;
 use crate::broker::news::{Boot, QueueState, Topic};
 use crate::ids::{QueueKey, QueueOffset};
-use crate::role::shard;
+use crate::role::{Stored, shard};
 use crate::store::recover::memory::MemoryFiles;
 use crate::store::segment;
 use crate::wire::record::{PropertiesSpec, RecordSpec};
