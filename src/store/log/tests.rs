@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use shards::chunk::{Tail, tail};
 use shards::files::Files;
 use shards::mesh::{EdgeSize, Inlet, Outlets, edge};
+use shards::segments::segment_name;
 use shards::{LogRange, Mark as _};
 
 use super::*;
@@ -15,7 +16,6 @@ use crate::broker::news::{Boot, QueueState, Topic};
 use crate::ids::{QueueKey, QueueOffset};
 use crate::role::{Stored, shard};
 use crate::store::recover::memory::MemoryFiles;
-use crate::store::segment;
 use crate::wire::record::{PropertiesSpec, RecordSpec};
 
 pub(crate) const SEGMENT: u64 = 64 * 1024;
@@ -221,7 +221,7 @@ impl Desk {
     ) -> Desk {
         let dir = PathBuf::from("/store/commitlog");
         for start in &recovered.segments {
-            let path = dir.join(segment::name(*start));
+            let path = dir.join(segment_name(*start));
             if files.len(&path).is_err() {
                 files.put(&path, vec![0; segment_bytes as usize]);
             }
@@ -359,7 +359,7 @@ impl Desk {
     }
 
     pub fn path(&self, at: u64) -> PathBuf {
-        self.dir.join(segment::name(LogOffset(
+        self.dir.join(segment_name(LogOffset(
             at / self.segment_bytes * self.segment_bytes,
         )))
     }

@@ -4,10 +4,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use shards::files::{Entry, Files};
+use shards::segments::{parse_segment_name, segment_name};
 
 use super::Refused;
 use crate::ids::LogOffset;
-use crate::store::segment::{self, Segments};
+use crate::store::segment::Segments;
 
 /// Segments without a gap, each of the right length.
 pub(super) struct Found {
@@ -38,7 +39,7 @@ impl Found {
         }
         for empty in &entries[full.len()..] {
             let path = dir.join(&empty.name);
-            if segment::parse_name(&empty.name).is_none() {
+            if parse_segment_name(empty.name.as_ref()).is_none() {
                 return Err(Refused::StrayFile(path));
             }
             files
@@ -51,7 +52,7 @@ impl Found {
 
     fn add(&mut self, entry: &Entry) -> Result<(), Refused> {
         let path = self.dir.join(&entry.name);
-        let Some(start) = segment::parse_name(&entry.name) else {
+        let Some(start) = parse_segment_name(entry.name.as_ref()) else {
             return Err(Refused::StrayFile(path));
         };
         let expected = self.segments.bytes();
@@ -86,7 +87,7 @@ impl Found {
 
     /// The segment that holds `at`, there or not.
     pub fn path_of(&self, at: LogOffset) -> PathBuf {
-        self.dir.join(segment::name(self.segments.start_of(at)))
+        self.dir.join(segment_name(self.segments.start_of(at)))
     }
 
     /// Fills `buf` from one segment.

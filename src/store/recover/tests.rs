@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use proptest::prelude::*;
+use shards::segments::{parse_segment_name, segment_name};
 
 use super::memory::{Dice, MemoryFiles};
 use super::*;
 use crate::role::{Input, Mark};
 use crate::store::log::tests::{Asked, Desk, OnDisk, SEGMENT, boot, empty_log, record};
-use crate::store::segment;
 
 const LIMIT: u64 = limits::WRITE_BYTES_MAX;
 
@@ -19,7 +19,7 @@ fn root() -> PathBuf {
 fn path(at: u64, segment_bytes: u64) -> PathBuf {
     root()
         .join("commitlog")
-        .join(segment::name(LogOffset(at / segment_bytes * segment_bytes)))
+        .join(segment_name(LogOffset(at / segment_bytes * segment_bytes)))
 }
 
 fn config(mode: FlushMode, segment_bytes: u64) -> RecoverConfig {
@@ -104,10 +104,7 @@ impl Image {
     /// Everything from `end` on is zero and durable.
     fn assert_zero_from(&self, end: u64) {
         for path in self.files.paths() {
-            let Some(start) = path
-                .file_name()
-                .and_then(|name| segment::parse_name(name.to_str()?))
-            else {
+            let Some(start) = path.file_name().and_then(|name| parse_segment_name(name)) else {
                 continue;
             };
             let bytes = self.files.bytes(&path);
