@@ -1,6 +1,7 @@
 //! Placing an append: whether it can go into the tail, its offsets and time, and the roll.
 
-use super::{Log, answer};
+use super::Log;
+use super::answer::answer;
 use crate::ids::{LogOffset, Micros, Millis, QueueOffset};
 use crate::limits;
 use crate::role::{AppendRefused, Effects, Stored};
