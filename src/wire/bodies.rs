@@ -24,7 +24,9 @@ pub use topics::{DataVersion, KvTable, TopicConfig, TopicConfigTable, TopicFilte
 
 /// An enumeration of Java: a name, or by C++ its ordinal.
 macro_rules! java_enum {
-    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)* }) => {
+    ($(#[$doc:meta])* $name:ident {
+        $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)*
+    }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum $name {

@@ -146,8 +146,11 @@ fn a_topic_text_of_4_9_has_five_words() {
 
 #[test]
 fn offsets_are_read_with_java_s_bare_numbers_as_keys() {
-    let text = br#"{"dataVersion":{"counter":0,"stateVersion":0,"timestamp":1795985042666},"groupTopicMap":{"G":["T"]},"offsetTable":{"T@G":{0:12,1:7}}}"#;
-    let table: OffsetTable = from_slice(text).unwrap();
+    let text = concat!(
+        r#"{"dataVersion":{"counter":0,"stateVersion":0,"timestamp":1795985042666},"#,
+        r#""groupTopicMap":{"G":["T"]},"offsetTable":{"T@G":{0:12,1:7}}}"#
+    );
+    let table: OffsetTable = from_slice(text.as_bytes()).unwrap();
     assert_eq!(table.offset_table["T@G"], [(0, 12), (1, 7)].into());
     let written = String::from_utf8(to_vec(&table)).unwrap();
     assert!(
