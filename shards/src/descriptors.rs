@@ -236,7 +236,10 @@ mod tests {
         // A second file is one more name in one directory; elsewhere there is none.
         descriptors.get(&file(100), true).expect("it can be made");
         assert!(descriptors.take_unsynced(&root.join("c/d")).is_empty());
-        assert_eq!(descriptors.take_unsynced(&file(100).path()), [dir.clone()]);
+        assert_eq!(
+            descriptors.take_unsynced(&file(100).path()),
+            std::slice::from_ref(&dir)
+        );
         descriptors.get(&file(0), true).expect("it is there");
         assert!(descriptors.take_unsynced(&file(0).path()).is_empty());
         assert_eq!(descriptors.open_files(), 1);

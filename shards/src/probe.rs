@@ -544,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ring_is_chosen_unless_blocking_is_clearly_faster() {
+    fn the_ring_is_chosen_unless_blocking_takes_less_than_half() {
         let engine = |ring_us, blocking_us| {
             Floor {
                 ring_us,
@@ -554,8 +554,8 @@ mod tests {
             .engine()
         };
         assert_eq!(engine(Some(83), 86), Engine::Ring);
-        assert_eq!(engine(Some(100), 80), Engine::Ring);
-        assert_eq!(engine(Some(101), 80), Engine::Blocking);
+        assert_eq!(engine(Some(160), 80), Engine::Ring);
+        assert_eq!(engine(Some(161), 80), Engine::Blocking);
         assert_eq!(engine(None, 80), Engine::Blocking);
     }
 

@@ -193,7 +193,7 @@ pub fn shard(
 
 fn ram_bytes() -> u64 {
     let info = rustix::system::sysinfo();
-    u64::from(info.totalram) * u64::from(info.mem_unit)
+    info.totalram * u64::from(info.mem_unit)
 }
 
 pub fn control(config: &BrokerConfig, shards: usize) -> ControlConfig {

@@ -33,9 +33,9 @@ use crate::limits;
 use crate::namesrv::{Namesrv, NamesrvSettings, RouteLimits, RouteSettings};
 use crate::role::{self, CONTROL, DISPATCH, INDEX, LOG, Mark, NAMESRV};
 use crate::store::FlushMode;
+use crate::store::abort;
 use crate::store::dispatch::Dispatch;
 use crate::store::index::Index;
-use crate::store::lock as run_mark;
 use crate::store::log::Log;
 
 const BROKER: shards::ListenerId = shards::ListenerId(0);
@@ -208,7 +208,7 @@ impl Node {
             std::thread::sleep(Duration::from_millis(1));
         }
         let root = &config.store_path_root_dir;
-        run_mark::begin_run(&mut RealFiles::new(), root, std::process::id()).map_err(|cause| {
+        abort::begin_run(&mut RealFiles::new(), root, std::process::id()).map_err(|cause| {
             NodeError::Io {
                 path: root.join("abort"),
                 cause,
