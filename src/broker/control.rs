@@ -20,6 +20,7 @@ mod segments;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use shards::Now;
 use shards::files::{Job, JobDone};
@@ -39,6 +40,7 @@ use crate::ids::{Conn, LogOffset, Micros, RoleId, Ticket};
 use crate::role::{
     self, CONTROL, DISPATCH, Effect, Effects, INDEX, Input, LOG, Letter, Mark, Ringmq,
 };
+use crate::store::log::LogCounters;
 use crate::wire::codes::{RequestCode, ResponseCode};
 use crate::wire::fastjson;
 use crate::wire::frame::{Encoding, Frame, Scratch};
@@ -75,6 +77,8 @@ pub struct ControlConfig {
     /// What 26 shows.
     pub settings: Vec<(&'static str, String)>,
     pub boot_ms: u64,
+    /// What the log counts, for 28.
+    pub log: Arc<LogCounters>,
 }
 
 /// The tables that a start has loaded.

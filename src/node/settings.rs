@@ -1,6 +1,7 @@
 //! From configuration to what each part wants to know.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::boot::StoreSettings;
@@ -14,7 +15,7 @@ use crate::store::FlushMode;
 use crate::store::dispatch::DispatchConfig;
 use crate::store::index::IndexConfig;
 use crate::store::index_file::Shape;
-use crate::store::log::LogConfig;
+use crate::store::log::{LogConfig, LogCounters};
 use crate::store::queues;
 
 /// Drawn once per process.
@@ -196,7 +197,7 @@ fn ram_bytes() -> u64 {
     info.totalram * u64::from(info.mem_unit)
 }
 
-pub fn control(config: &BrokerConfig, shards: usize) -> ControlConfig {
+pub fn control(config: &BrokerConfig, shards: usize, log: Arc<LogCounters>) -> ControlConfig {
     ControlConfig {
         root: config.store_path_root_dir.clone(),
         shards,
@@ -205,6 +206,7 @@ pub fn control(config: &BrokerConfig, shards: usize) -> ControlConfig {
         notify_changes: config.notify_consumer_ids_changed_enable,
         settings: config.entries(),
         boot_ms: wall_ms(),
+        log,
     }
 }
 

@@ -337,7 +337,8 @@ impl Seats {
         );
         let permission = i32::from(config.broker_permission);
         let register = Register::new(identity, &servers, times, permission, registered.clone());
-        let settings = settings::control(config, shards);
+        let counters = facts.log.clone().expect("set above");
+        let settings = settings::control(config, shards, counters);
         let segments = Segments::new(
             settings::segments(config),
             recovered.end,

@@ -1,5 +1,7 @@
 //! Placing an append: whether it can go into the tail, its offsets and time, and the roll.
 
+use shards::role::BLOCK_BYTES;
+
 use super::Log;
 use super::answer::answer;
 use crate::ids::{LogOffset, Micros, Millis, QueueOffset};
@@ -75,10 +77,12 @@ impl Log {
         }
         let at = self.tail.end();
         let fits = self.segments.fits(at, bytes);
-        let mut needed = self.segments.end_of(at);
-        if !fits {
-            needed = needed.plus(self.segments.bytes());
-        }
+        // A new store's first segment is handed over piece by piece; later ones come whole.
+        let needed = if fits {
+            LogOffset((at.0 + bytes).next_multiple_of(BLOCK_BYTES))
+        } else {
+            self.segments.end_of(at).plus(self.segments.bytes())
+        };
         if self.prepared < needed {
             return Err(if self.no_segment {
                 Hold::NoSegment
