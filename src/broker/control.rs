@@ -29,7 +29,7 @@ use shards::role::Role;
 pub use checkpoints::Checkpoints;
 pub use outbox::Peer;
 pub use register::{Identity, Register, Registered};
-pub use segments::{SegmentSettings, Segments};
+pub use segments::{SegmentSettings, Segments, ZEROED_AT_FIRST_BYTES};
 
 use crate::broker::group_table::GroupTable;
 use crate::broker::members::Members;

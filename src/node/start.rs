@@ -25,7 +25,9 @@ use super::any::Any;
 use super::settings::{self, Seeds};
 use super::{Facts, Node, NodeError, Options, Roles, report};
 use crate::boot::{self, Opened};
-use crate::broker::control::{Checkpoints, Control, Register, Registered, Segments};
+use crate::broker::control::{
+    Checkpoints, Control, Register, Registered, Segments, ZEROED_AT_FIRST_BYTES,
+};
 use crate::broker::shard::Shard;
 use crate::config::{self, BrokerConfig, Layout, NamesrvConfig, RoleKind};
 use crate::ids::{LogOffset, RoleId};
@@ -42,8 +44,6 @@ const BROKER: shards::ListenerId = shards::ListenerId(0);
 const VIP: shards::ListenerId = shards::ListenerId(1);
 const NAME: shards::ListenerId = shards::ListenerId(2);
 
-/// A new store's first segment is handed over with so much of it zero-written.
-const FIRST_ZEROED_BYTES: u64 = 64 * 1024 * 1024;
 const CATCH_UP: Duration = Duration::from_secs(600);
 /// The first registration normally takes milliseconds; without it the broker serves all the same.
 const REGISTER_WITHIN: Duration = Duration::from_secs(3);
@@ -545,7 +545,7 @@ fn first_segment(
     end: LogOffset,
     files: &mut RealFiles,
 ) -> Result<(LogOffset, LogOffset), NodeError> {
-    let zeroed_bytes = FIRST_ZEROED_BYTES.min(dir.segment_bytes);
+    let zeroed_bytes = ZEROED_AT_FIRST_BYTES.min(dir.segment_bytes);
     let job = Job::PrepareSegment {
         start: end,
         zeroed_bytes,

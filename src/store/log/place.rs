@@ -77,12 +77,9 @@ impl Log {
         }
         let at = self.tail.end();
         let fits = self.segments.fits(at, bytes);
-        // A new store's first segment is handed over piece by piece; later ones come whole.
-        let needed = if fits {
-            LogOffset((at.0 + bytes).next_multiple_of(BLOCK_BYTES))
-        } else {
-            self.segments.end_of(at).plus(self.segments.bytes())
-        };
+        // A segment is handed over piece by piece.
+        let from = if fits { at } else { self.segments.end_of(at) };
+        let needed = LogOffset((from.0 + bytes).next_multiple_of(BLOCK_BYTES));
         if self.prepared < needed {
             return Err(if self.no_segment {
                 Hold::NoSegment
