@@ -272,6 +272,13 @@ impl Ring {
         }
     }
 
+    /// Submits what is queued, if anything is; reaps nothing that no submission brings along.
+    pub fn submit_queued(&mut self) {
+        if self.queued() > 0 {
+            self.submit();
+        }
+    }
+
     /// Submits everything queued, then waits up to `timeout` (without end for `None`) for at least
     /// one completion besides those of [`Ring::push_inline`].
     pub fn submit_and_wait(&mut self, timeout: Option<Duration>) {

@@ -312,6 +312,18 @@ pub trait Role<A: App> {
     /// When to be called with `Input::Deadline`, if nothing else happens before.
     fn deadline(&self) -> Option<Micros>;
 
+    /// The kinds of marks, a bit each, that wake this role's core when it sleeps. Others are told
+    /// when it wakes for something else: for roles that look by themselves now and then.
+    fn woken_by(&self) -> u64 {
+        u64::MAX
+    }
+
+    /// Whether `Input::Settled` comes only after this turn's writes and replies are on their way:
+    /// for roles that nobody waits for, so that their work hides behind the device's.
+    fn settles_late(&self) -> bool {
+        false
+    }
+
     /// For tables, counters and log lines.
     fn name(&self) -> &'static str;
 }

@@ -59,6 +59,8 @@ const TREE: Ticket = Ticket(6);
 
 /// How often members that no longer send heartbeats are looked for.
 const EXPIRY_SCAN_MS: u64 = 10_000;
+/// How often to look how far the log has come: its next segment must be made in time.
+const LOOK_MS: u64 = 100;
 /// Answers that wait for news and files at once.
 const WAITING_MAX: usize = 10_000;
 
@@ -138,6 +140,7 @@ pub struct Control {
     scan_at: Micros,
     scratch: Scratch,
     opaque: i32,
+    look_at: Micros,
     desk: Desk,
     abort_removed: bool,
 }
@@ -207,6 +210,7 @@ impl Control {
             scan_at: Micros(0),
             scratch: Scratch::new(),
             opaque: 0,
+            look_at: Micros(0),
             desk: Desk::Open,
             abort_removed: false,
             config,
@@ -396,6 +400,7 @@ impl Control {
 
     /// What follows from whatever was heard: saves, answers, registrations.
     fn settle(&mut self, now: Now, fx: &mut Effects<'_>) {
+        self.look_at = now.mono.plus_millis(LOOK_MS);
         self.scan(now, fx);
         self.fetch_offsets(now, fx);
         self.finish_deletes(fx);
@@ -622,9 +627,18 @@ impl Role<Ringmq> for Control {
             self.offsets_saver.deadline(),
             self.deleted_saver.deadline(),
             self.checkpoints.deadline(),
+            Some(self.look_at),
         ];
         let open = open.into_iter().filter(|_| !closing);
         open.chain(always).flatten().min()
+    }
+
+    fn settles_late(&self) -> bool {
+        true
+    }
+
+    fn woken_by(&self) -> u64 {
+        role::kinds(&[Mark::Poisoned(0), Mark::First(LogOffset(0))])
     }
 
     fn name(&self) -> &'static str {

@@ -166,6 +166,15 @@ impl Role<Ringmq> for Shard {
             .min()
     }
 
+    /// What can be read is told by dispatch; of the log's end an old value does no harm.
+    fn woken_by(&self) -> u64 {
+        role::kinds(&[
+            Mark::Poisoned(0),
+            Mark::DiskFull(0),
+            Mark::First(LogOffset(0)),
+        ])
+    }
+
     fn name(&self) -> &'static str {
         self.name
     }

@@ -557,6 +557,10 @@ impl Role<Ringmq> for Namesrv {
             .min()
     }
 
+    fn woken_by(&self) -> u64 {
+        0
+    }
+
     fn name(&self) -> &'static str {
         "namesrv"
     }

@@ -526,6 +526,14 @@ impl Role<Ringmq> for Dispatch {
         [self.batch.retry_at, sync].into_iter().flatten().min()
     }
 
+    fn settles_late(&self) -> bool {
+        true
+    }
+
+    fn woken_by(&self) -> u64 {
+        role::kinds(&[Mark::Visible(LogOffset(0))])
+    }
+
     fn name(&self) -> &'static str {
         "dispatch"
     }

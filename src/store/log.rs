@@ -40,7 +40,7 @@ use self::place::Waiting;
 use crate::broker::news::{Boot, News};
 use crate::ids::{LogOffset, Micros, Millis, Ticket};
 use crate::limits;
-use crate::role::{AppendRefused, CONTROL, Effect, Effects, Input, Letter, Mark, Ringmq};
+use crate::role::{self, AppendRefused, CONTROL, Effect, Effects, Input, Letter, Mark, Ringmq};
 use crate::store::FlushMode;
 use crate::store::marks::{Advance, Watermarks};
 use crate::store::parked::{Append, Parked};
@@ -534,6 +534,11 @@ impl Role<Ringmq> for Log {
         let is_held = !self.parked.is_empty() || self.can_finish_roll();
         let look = is_held.then(|| Micros(self.now.0 + LOOK_AGAIN_US));
         [flush, look, self.flush_due].into_iter().flatten().min()
+    }
+
+    fn woken_by(&self) -> u64 {
+        let at = LogOffset(0);
+        role::kinds(&[Mark::Prepared(at), Mark::NoSegment(0), Mark::First(at)])
     }
 
     fn name(&self) -> &'static str {
