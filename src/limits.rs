@@ -34,6 +34,30 @@ pub const PARKED_SEND_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Parked pulls of one shard, and of one connection.
 pub const PARKED_PULLS_MAX: usize = 100_000;
 pub const PARKED_PULLS_PER_CONNECTION_MAX: usize = 4096;
+/// Parked pulls that one call wakes; the rest follow in the next turns.
+pub const WAKES_PER_CALL: usize = 512;
+/// Units of a queue's newest messages in memory: as many as this while all windows of the shard
+/// together have fewer than `WINDOW_UNITS_FULL` (24 bytes each), else `WINDOW_UNITS_MIN`.
+pub const WINDOW_UNITS_MAX: usize = 1024;
+pub const WINDOW_UNITS_MIN: usize = 64;
+pub const WINDOW_UNITS_FULL: usize = 1 << 20;
+/// Units that one pull looks at, whatever `maxMsgNums` says.
+pub const SCAN_UNITS_MAX: usize = 8192;
+/// Bytes and messages that one pull may bring, whatever the configuration says: all of it with its
+/// head fits a frame, and its ranges fit an edge.
+pub const PULL_BYTES_MAX: u32 = 8 * 1024 * 1024;
+pub const PULL_MESSAGES_MAX: u32 = 4096;
+/// Consumer offsets that one shard keeps.
+pub const OFFSETS_MAX: usize = 1_000_000;
+/// Requests of many steps (cold pulls, searches, look-ups) under way in one shard.
+pub const SHARD_FLOWS_MAX: usize = 2048;
+/// Letters of one shard that wait for a full edge; and answers in pieces that are gathered.
+pub const BACKLOG_BYTES_MAX: usize = 4 * 1024 * 1024;
+pub const ASSEMBLED_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Topics that one shard waits for.
+pub const NEW_TOPICS_MAX: usize = 1024;
+/// How long a send waits for its topic: below the clients' time-out of 3 s.
+pub const NEW_TOPIC_WAIT_MS: u64 = 2_500;
 /// Topics and queues of one broker: the memory budget counts 3 KiB per queue.
 pub const TOPICS_MAX: usize = 100_000;
 pub const QUEUES_MAX: usize = 400_000;
@@ -51,6 +75,11 @@ const _: () = assert!(
 const _: () = assert!(
     WRITE_BYTES_MAX * 2 <= TAIL_BYTES_MIN * 2,
     "two writes fit the tail"
+);
+
+const _: () = assert!(
+    PULL_MESSAGES_MAX as usize * 12 + 4096 < FORWARD_LANE_BYTES,
+    "the ranges of one pull fit an edge"
 );
 
 /// A request that is handed on as a whole fits this lane, and so does one piece of an answer.
@@ -77,3 +106,19 @@ pub const ORDINARY_EDGE: EdgeSize = EdgeSize {
     letters: 1024,
     lane_bytes: FORWARD_LANE_BYTES,
 };
+
+/// Segments of the log: a blank record's length is an `i32`, tests want small ones.
+pub const SEGMENT_BYTES_MIN: u64 = 16 * 1024;
+pub const SEGMENT_BYTES_MAX: u64 = (1 << 31) - 4096;
+/// Appends that the log keeps aside while it waits for a segment or for room in the tail.
+pub const LOG_PARKED_BYTES_MAX: usize = 8 * 1024 * 1024;
+pub const LOG_PARKED_MAX: usize = 16 * 1024;
+/// Appends in the tail that are not yet written; timed out ones hold no credit any more, so credits
+/// alone do not bound them.
+pub const LOG_UNWRITTEN_MAX: usize = 64 * 1024;
+
+const _: () = assert!(
+    RECORD_BYTES_MAX <= LOG_PARKED_BYTES_MAX,
+    "an append can be kept aside"
+);
+const _: () = assert!(BATCH_BYTES_MAX + 8192 <= WRITE_BYTES_MAX);

@@ -71,10 +71,12 @@ pub enum Mark {
     QueuesDurable(LogOffset),
     /// control: 1 while the disk is too full for sends (store-behaviour 7.2).
     DiskFull(u64),
+    /// control: 1 while the next segment cannot be prepared (no space, or the device fails).
+    NoSegment(u64),
 }
 
 impl shards::Mark for Mark {
-    const KINDS: usize = 10;
+    const KINDS: usize = 11;
 
     fn new(kind: usize, value: u64) -> Self {
         let at = LogOffset(value);
@@ -89,6 +91,7 @@ impl shards::Mark for Mark {
             7 => Mark::Poisoned(value),
             8 => Mark::QueuesDurable(at),
             9 => Mark::DiskFull(value),
+            10 => Mark::NoSegment(value),
             _ => unreachable!("{kind} is no kind of mark"),
         }
     }
@@ -105,6 +108,7 @@ impl shards::Mark for Mark {
             Mark::Poisoned(_) => 7,
             Mark::QueuesDurable(_) => 8,
             Mark::DiskFull(_) => 9,
+            Mark::NoSegment(_) => 10,
         }
     }
 
@@ -118,7 +122,7 @@ impl shards::Mark for Mark {
             | Mark::Dispatched(at)
             | Mark::Indexed(at)
             | Mark::QueuesDurable(at) => at.0,
-            Mark::Poisoned(value) | Mark::DiskFull(value) => value,
+            Mark::Poisoned(value) | Mark::DiskFull(value) | Mark::NoSegment(value) => value,
         }
     }
 }

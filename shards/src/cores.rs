@@ -18,7 +18,7 @@ use thiserror::Error;
 use crate::background::Mailbox as JobMailbox;
 use crate::background::{Background, BackgroundError, BackgroundPlan, Jobs};
 use crate::chunk::Tail;
-use crate::conn::{Buffers, SocketLimits, Sockets};
+use crate::conn::{SocketLimits, Sockets};
 use crate::disk::{Disk, DiskPlan, Engine};
 use crate::faults::Faults;
 use crate::hands::{Desk, Hands, Place, Seat};
@@ -29,6 +29,7 @@ use crate::listen::{Acceptor, Connects, ListenerPlan, Loads, bind};
 use crate::mesh::{Doorbell, EdgeSize, Inlet, Marks, Outlets, ROLES_MAX, edge};
 use crate::out::Gather;
 use crate::range::{Files, Memory};
+use crate::receive::Buffers;
 use crate::ring::{Ring, RingError};
 use crate::role::{App, Mark, Role};
 use crate::segments::Segments;
@@ -408,7 +409,7 @@ fn run_core<A: App, R: Role<A>>(
 fn build<A: App, R: Role<A>>(parts: CoreParts<A, R>) -> Result<Core<A, R>, StartError> {
     let core = parts.core;
     if let Some(cpu) = parts.plan.cpu
-        && !core_affinity::set_for_current(core_affinity::CoreId { id: cpu })
+        && !pin(cpu)
     {
         return Err(StartError::Pin { core, cpu });
     }
@@ -448,6 +449,7 @@ fn build<A: App, R: Role<A>>(parts: CoreParts<A, R>) -> Result<Core<A, R>, Start
             gather: Gather::new(),
             memory,
             disk: log.map(disk),
+            flushing: Vec::new(),
             jobs,
             connects: Connects::default(),
             refused: VecDeque::new(),
@@ -465,6 +467,11 @@ fn build<A: App, R: Role<A>>(parts: CoreParts<A, R>) -> Result<Core<A, R>, Start
         changed: Vec::with_capacity(A::Mark::KINDS),
         done: Vec::with_capacity(COMPLETIONS_PER_TURN),
     })
+}
+
+fn pin(cpu: usize) -> bool {
+    cpu < libc::CPU_SETSIZE as usize
+        && core_affinity::set_for_current(core_affinity::CoreId { id: cpu })
 }
 
 fn disk(log: LogPlan) -> Disk {

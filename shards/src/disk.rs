@@ -280,7 +280,8 @@ impl Disk {
             return;
         }
         let bytes = u64::from(write.bytes());
-        let aligned = write.at.0 % BLOCK_BYTES == 0 && u64::from(write.len) % BLOCK_BYTES == 0;
+        let aligned =
+            write.at.0.is_multiple_of(BLOCK_BYTES) && u64::from(write.len) % BLOCK_BYTES == 0;
         assert!(aligned && bytes > 0, "whole blocks only: {write:?}");
         let place = self.view.find(write.at).and_then(|segment| {
             let position = segment.position(write.at, bytes)?;

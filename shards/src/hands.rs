@@ -110,6 +110,8 @@ pub(crate) struct Hands<A: App> {
     pub memory: Memory,
     /// Absent on a node without a log.
     pub disk: Option<Disk>,
+    /// Writes under way that end with a flush.
+    pub flushing: Vec<Asker>,
     pub jobs: Option<Jobs>,
     pub connects: Connects,
     /// Refusals that are yet to be told, with seat and ticket.
@@ -182,13 +184,19 @@ impl<A: App> Hands<A> {
                 sync,
             } => match &mut self.disk {
                 Some(disk) => {
-                    let write = TailWrite {
-                        at,
-                        len,
-                        last,
-                        sync,
-                    };
-                    disk.write(&mut self.ring, Asker { role, ticket }, write);
+                    let (asker, write) = (
+                        Asker { role, ticket },
+                        TailWrite {
+                            at,
+                            len,
+                            last,
+                            sync,
+                        },
+                    );
+                    if sync {
+                        self.flushing.push(asker);
+                    }
+                    disk.write(&mut self.ring, asker, write);
                 }
                 None => self.refuse(seat, ticket, Refused::Write(WriteError::Missing)),
             },
@@ -224,6 +232,14 @@ impl<A: App> Hands<A> {
         self.sockets.files.turn();
         if let Some(disk) = &mut self.disk {
             disk.turn();
+        }
+    }
+
+    /// Counts what a write or flush came to.
+    pub fn count_wrote(&mut self, asker: Asker, ok: bool) {
+        if let Some(place) = self.flushing.iter().position(|other| *other == asker) {
+            self.flushing.swap_remove(place);
+            self.counters.flushes.add(u64::from(ok));
         }
     }
 

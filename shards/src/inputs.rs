@@ -303,7 +303,10 @@ impl<A: App, R: Role<A>> Core<A, R> {
             };
             let (seat, ticket) = (self.seat_of(answer.asker.role), answer.asker.ticket);
             match answer.outcome {
-                Outcome::Wrote(result) => self.tell(seat, Input::Wrote { ticket, result }),
+                Outcome::Wrote(result) => {
+                    self.hands.count_wrote(answer.asker, result.is_ok());
+                    self.tell(seat, Input::Wrote { ticket, result });
+                }
                 Outcome::Read(Err(error)) => {
                     let result = Err(error);
                     self.tell(seat, Input::Read { ticket, result });

@@ -40,6 +40,7 @@ mod out;
 pub mod probe;
 mod range;
 pub mod real_files;
+mod receive;
 pub mod ring;
 pub mod role;
 mod segment_jobs;

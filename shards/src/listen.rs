@@ -172,9 +172,11 @@ impl Acceptor {
         }
     }
 
-    /// Accepts no more. What the kernel has completed meanwhile is still handed out.
+    /// Accepts no more: whoever connects from here on is refused by the kernel.
     pub fn close(&mut self, ring: &mut Ring, index: u8) {
         self.open = false;
+        // Fails only where it does not listen yet.
+        let _ = self.socket.shutdown(std::net::Shutdown::Both);
         if self.armed {
             let target = Op::Accept { listener: index }.pack();
             // SAFETY: names no memory.

@@ -7,7 +7,6 @@
 //! exactly where it stopped; log ranges are looked up anew each time.
 
 use std::collections::VecDeque;
-use std::os::fd::BorrowedFd;
 
 use io_uring::opcode;
 use smallvec::SmallVec;
@@ -15,7 +14,7 @@ use smallvec::SmallVec;
 use crate::chunk::Lease;
 use crate::conn::{HELD_BY_OUT_QUEUE, Sockets, State};
 use crate::ids::{Conn, LogRange};
-use crate::range::{Cold, Memory, send_file};
+use crate::range::{Cold, Memory};
 use crate::ring::{Op, Ring, fd};
 
 /// What the out-queue of a connection is doing.
@@ -33,7 +32,7 @@ pub(crate) enum Sending {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Piece {
+pub(crate) enum Piece {
     Bytes(u32),
     Log(LogRange),
 }
@@ -45,9 +44,9 @@ pub(crate) struct Out {
     bytes: Vec<u8>,
     at: usize,
     /// What is queued, in order; left empty as long as it is memory alone.
-    pieces: VecDeque<Piece>,
-    /// The begin of the first piece, read into a pooled buffer.
-    cold: Option<Cold>,
+    pub pieces: VecDeque<Piece>,
+    /// The first bytes of the queue, ranges all of them, read into a pooled buffer.
+    pub cold: Option<Cold>,
     len: u64,
 }
 
@@ -76,7 +75,7 @@ impl Out {
     }
 
     /// The range of the log that is to be sent next, if it is one and not read yet.
-    fn first_range(&self) -> Option<LogRange> {
+    pub fn first_range(&self) -> Option<LogRange> {
         match self.pieces.front() {
             Some(Piece::Log(range)) if self.cold.is_none() => Some(*range),
             _ => None,
@@ -252,7 +251,7 @@ impl Sockets {
         }
     }
 
-    fn mark_dirty(&mut self, slot: u32) {
+    pub fn mark_dirty(&mut self, slot: u32) {
         let connection = &mut self.slots[slot as usize];
         if !connection.dirty {
             connection.dirty = true;
@@ -324,7 +323,8 @@ impl Sockets {
                 self.send_message(ring, gather, from, &gathered, slot);
                 return;
             }
-            if !self.take_from_file(ring, slot) || self.slots[slot as usize].out.is_empty() {
+            if !self.take_from_file(ring, memory, slot) || self.slots[slot as usize].out.is_empty()
+            {
                 return;
             }
         }
@@ -341,26 +341,30 @@ impl Sockets {
         let from = gather.vectors.len();
         let mut gathered = Gathered::default();
         let mut at = out.at;
-        let mut cold = out.cold;
+        let mut cold = 0;
+        if let Some(first) = out.cold {
+            gather.add(self.files.bytes(first));
+            gathered.bytes += first.len as usize;
+            cold = first.len;
+        }
         for piece in &out.pieces {
             let vectors = gather.vectors.len() - from;
-            if vectors + 2 > VECTORS_PER_SEND || gathered.bytes > SEND_BYTES_MAX {
+            if vectors + 3 > VECTORS_PER_SEND || gathered.bytes > SEND_BYTES_MAX {
                 gathered.more = true;
                 break;
             }
-            match (piece, cold.take()) {
-                (Piece::Bytes(len), _) => {
+            match piece {
+                Piece::Bytes(len) => {
                     let len = *len as usize;
                     gather.add(&out.bytes[at..at + len]);
                     at += len;
                     gathered.bytes += len;
                 }
-                (Piece::Log(range), Some(cold)) => {
-                    gather.add(self.files.bytes(cold));
-                    gathered.bytes += cold.len as usize;
-                    gathered.more = cold.len < range.len;
+                Piece::Log(range) if cold > 0 => {
+                    gathered.more = cold < range.len;
+                    cold = cold.saturating_sub(range.len);
                 }
-                (Piece::Log(range), None) => match memory.lease(*range) {
+                Piece::Log(range) => match memory.lease(*range) {
                     Some(lease) => {
                         for part in lease.pieces() {
                             gather.add(part);
@@ -405,119 +409,6 @@ impl Sockets {
         unsafe { ring.push_inline(entry, Op::Send { slot }) };
     }
 
-    /// The first piece is a log range that is on disk only. Sends it from the page cache, or gets
-    /// it into a pooled buffer; whether the queue can be sent from again at once.
-    fn take_from_file(&mut self, ring: &mut Ring, slot: u32) -> bool {
-        let connection = &mut self.slots[slot as usize];
-        let Some(range) = connection.out.first_range() else {
-            unreachable!("slot {slot}: nothing but a range on disk is ever left over");
-        };
-        let Some((segment, position)) = self.files.find(range) else {
-            self.range_failed(ring, slot);
-            return false;
-        };
-        if range.len >= self.limits.sendfile_from_bytes
-            && self.files.is_cached(&segment, position, range.len)
-        {
-            return self.send_from_file(ring, slot, &segment, position, range.len);
-        }
-        let Some(buffer) = self.files.take_buffer() else {
-            connection.sending = Sending::WaitsForBuffer;
-            self.files.wait(slot);
-            return false;
-        };
-        self.counters.ranges_by_read.add(1);
-        self.counters.other_calls.add(1);
-        let cached = self
-            .files
-            .read_cached(buffer, &segment, position, range.len);
-        if cached > 0 {
-            connection.out.cold = Some(Cold {
-                buffer,
-                at: 0,
-                len: cached,
-            });
-            return true;
-        }
-        connection.sending = Sending::Reads;
-        connection.operations += 1;
-        let place = (segment, position);
-        self.files.start_read(ring, buffer, slot, place, range.len);
-        false
-    }
-
-    fn send_from_file(
-        &mut self,
-        ring: &mut Ring,
-        slot: u32,
-        segment: &crate::segments::Segment,
-        position: u64,
-        len: u32,
-    ) -> bool {
-        let connection = &mut self.slots[slot as usize];
-        // SAFETY: the connection is open, and closes its descriptor only as its last operation.
-        let socket = unsafe { BorrowedFd::borrow_raw(connection.fd) };
-        self.counters.ranges_by_sendfile.add(1);
-        self.counters.other_calls.add(4);
-        match send_file(socket, segment, position, len) {
-            Ok(sent) => {
-                self.took(ring, slot, sent);
-                let done = sent == u64::from(len);
-                if !done {
-                    self.wait_writable(ring, slot);
-                }
-                done
-            }
-            Err(_) => {
-                self.lose(ring, slot);
-                false
-            }
-        }
-    }
-
-    /// A read into a pooled buffer completed.
-    pub fn cold_read(&mut self, ring: &mut Ring, buffer: u16, result: i32) {
-        let slot = self.files.read_ended(buffer);
-        let connection = &mut self.slots[slot as usize];
-        connection.sending = Sending::Nothing;
-        let wanted = matches!(connection.state, State::Open | State::Draining);
-        let again = matches!(-result, libc::EAGAIN | libc::EINTR);
-        if wanted && result > 0 {
-            connection.out.cold = Some(Cold {
-                buffer,
-                at: 0,
-                len: result as u32,
-            });
-        } else {
-            self.free_buffer(buffer);
-        }
-        if wanted && (result > 0 || again) {
-            self.mark_dirty(slot);
-        } else if wanted {
-            self.range_failed(ring, slot);
-        }
-        self.operation_ended(ring, slot);
-    }
-
-    /// Part of a frame is sent and the rest cannot be: nothing but closing tells the peer.
-    fn range_failed(&mut self, ring: &mut Ring, slot: u32) {
-        self.counters.refused.range_failed.add(1);
-        self.abandon(ring, slot);
-    }
-
-    /// Gives a pooled buffer to whoever waits for one.
-    pub fn free_buffer(&mut self, buffer: u16) {
-        self.files.give_back(buffer);
-        while let Some(slot) = self.files.next_waiting() {
-            let connection = &mut self.slots[slot as usize];
-            if connection.sending == Sending::WaitsForBuffer {
-                connection.sending = Sending::Nothing;
-                self.mark_dirty(slot);
-                break;
-            }
-        }
-    }
-
     /// A send completed.
     pub fn sent(&mut self, ring: &mut Ring, slot: u32, result: i32) {
         let connection = &mut self.slots[slot as usize];
@@ -547,7 +438,7 @@ impl Sockets {
     }
 
     /// The peer's socket took `sent` more bytes.
-    fn took(&mut self, ring: &mut Ring, slot: u32, sent: u64) {
+    pub fn took(&mut self, ring: &mut Ring, slot: u32, sent: u64) {
         let connection = &mut self.slots[slot as usize];
         let emptied = connection.out.advance(sent);
         connection.active_at = self.now;
@@ -567,7 +458,7 @@ impl Sockets {
         }
     }
 
-    fn wait_writable(&mut self, ring: &mut Ring, slot: u32) {
+    pub fn wait_writable(&mut self, ring: &mut Ring, slot: u32) {
         self.counters.sends_blocked.add(1);
         let connection = &mut self.slots[slot as usize];
         // A slow peer does not keep others from the pool: what it has yet to get is read again.

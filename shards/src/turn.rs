@@ -9,11 +9,11 @@
 //!   one enter: submit all of it, and wait if nothing is left to do
 //! ```
 
-use crate::conn::Buffers;
 use crate::hands::{Desk, Hands, Seat};
 use crate::idle::{self, Idle, clock, earlier, until};
 use crate::ids::Micros;
 use crate::inputs::Incoming;
+use crate::receive::Buffers;
 use crate::ring::Op;
 use crate::role::{App, Input, Mark, Now, Role};
 

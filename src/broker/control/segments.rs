@@ -1,0 +1,225 @@
+//! The log's next segment, ahead of need, and how full the disk is.
+//!
+//! A segment is zero-written before the log hears of it, so that appending overwrites blocks that
+//! the file system has already placed (half the latency of new ones). Only a store's first segment
+//! is handed over while most of it is still unwritten: then zeroing runs ahead of the log in steps,
+//! and `prepared` follows it. Should the log come close, zeroing stops for good and the rest of that
+//! segment is appended to as it is: slower, never refused, and never both at one place.
+
+use std::path::PathBuf;
+
+use shards::files::{Job, JobDone, JobError, Space};
+
+use crate::ids::{LogOffset, Micros, Ticket};
+use crate::role::{Effect, Effects, Mark};
+
+pub const PREPARE: Ticket = Ticket(20);
+pub const ZERO: Ticket = Ticket(21);
+pub const SPACE: Ticket = Ticket(22);
+
+const ZERO_STEP_BYTES: u64 = 4 * 1024 * 1024;
+/// How near the log may come before zeroing stops.
+const ZERO_LEAD_BYTES: u64 = 16 * 1024 * 1024;
+const RETRY_MS: u64 = 1000;
+
+#[derive(Clone, Debug)]
+pub struct SegmentSettings {
+    pub segment_bytes: u64,
+    pub store: PathBuf,
+    /// Percent of the disk: warn, and refuse sends.
+    pub warn_percent: u64,
+    pub full_percent: u64,
+    pub space_interval_ms: u64,
+}
+
+#[derive(Debug)]
+pub struct Segments {
+    settings: SegmentSettings,
+    written: LogOffset,
+    /// End of the last segment that there is.
+    end: LogOffset,
+    /// The log may append below.
+    prepared: LogOffset,
+    preparing: bool,
+    zeroing: bool,
+    retry_at: Micros,
+    space_at: Micros,
+    asked_space: bool,
+    warned: bool,
+    /// The disk is too full for sends.
+    refusing: bool,
+    /// The last try to make a segment failed.
+    no_segment: bool,
+    pub ratio_percent: u64,
+}
+
+impl Segments {
+    /// `prepared` lies inside the last segment, which ends at `end`.
+    #[must_use]
+    pub fn new(
+        settings: SegmentSettings,
+        written: LogOffset,
+        prepared: LogOffset,
+        end: LogOffset,
+    ) -> Self {
+        Segments {
+            settings,
+            written,
+            end,
+            prepared,
+            preparing: false,
+            zeroing: false,
+            retry_at: Micros(0),
+            space_at: Micros(0),
+            asked_space: false,
+            warned: false,
+            refusing: false,
+            no_segment: false,
+            ratio_percent: 0,
+        }
+    }
+
+    pub fn written(&mut self, written: LogOffset) {
+        self.written = self.written.max(written);
+    }
+
+    #[must_use]
+    pub fn written_mark(&self) -> LogOffset {
+        self.written
+    }
+
+    pub fn run(&mut self, now: Micros, fx: &mut Effects<'_>) {
+        if now >= self.space_at && !self.asked_space {
+            self.asked_space = true;
+            let path = self.settings.store.clone();
+            fx.push(Effect::Slow {
+                ticket: SPACE,
+                job: Job::Space { path },
+            });
+        }
+        if now < self.retry_at || self.preparing || self.zeroing {
+            return;
+        }
+        if self.prepared < self.end {
+            self.zero_on(fx);
+        } else if self.is_due() {
+            self.preparing = true;
+            let zeroed_bytes = self.settings.segment_bytes;
+            let job = Job::PrepareSegment {
+                start: self.end,
+                zeroed_bytes,
+            };
+            fx.push(Effect::Slow {
+                ticket: PREPARE,
+                job,
+            });
+        }
+    }
+
+    /// The last segment is half full.
+    fn is_due(&self) -> bool {
+        self.written.0 + self.settings.segment_bytes / 2 >= self.end.0
+    }
+
+    fn zero_on(&mut self, fx: &mut Effects<'_>) {
+        if self.prepared.0 < self.written.0 + ZERO_LEAD_BYTES {
+            self.prepared = self.end;
+            return fx.mark(Mark::Prepared(self.prepared));
+        }
+        let start = LogOffset(self.end.0 - self.settings.segment_bytes);
+        let from = self.prepared.since(start);
+        let bytes = ZERO_STEP_BYTES.min(self.end.since(self.prepared));
+        self.zeroing = true;
+        fx.push(Effect::Slow {
+            ticket: ZERO,
+            job: Job::ZeroSegment { start, from, bytes },
+        });
+    }
+
+    pub fn done(&mut self, now: Micros, ticket: Ticket, done: JobDone, fx: &mut Effects<'_>) {
+        match (ticket, done) {
+            (PREPARE, JobDone::Failed(error)) => {
+                self.preparing = false;
+                self.retry_at = now.plus_millis(RETRY_MS);
+                self.failed(&error, fx);
+            }
+            (PREPARE, _) => {
+                self.preparing = false;
+                self.end = self.end.plus(self.settings.segment_bytes);
+                self.prepared = self.end;
+                if std::mem::take(&mut self.no_segment) {
+                    log::info!("the log's next segment is there again");
+                    fx.mark(Mark::NoSegment(0));
+                }
+                fx.mark(Mark::Prepared(self.prepared));
+            }
+            (ZERO, JobDone::Failed(error)) => {
+                self.zeroing = false;
+                log::warn!("a segment cannot be zero-written ({error}): its appends are slower");
+                self.prepared = self.end;
+                fx.mark(Mark::Prepared(self.prepared));
+            }
+            (ZERO, _) => {
+                self.zeroing = false;
+                self.prepared = self.prepared.plus(ZERO_STEP_BYTES).min(self.end);
+                fx.mark(Mark::Prepared(self.prepared));
+            }
+            (SPACE, done) => {
+                self.asked_space = false;
+                self.space_at = now.plus_millis(self.settings.space_interval_ms);
+                if let JobDone::Space(space) = done {
+                    self.measured(space, fx);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn failed(&mut self, error: &JobError, fx: &mut Effects<'_>) {
+        if !std::mem::replace(&mut self.no_segment, true) {
+            log::error!(
+                "the log's next segment cannot be made ({error}): sends are refused (14) once the \
+                 last one is full; free some space"
+            );
+            fx.mark(Mark::NoSegment(1));
+        }
+    }
+
+    fn measured(&mut self, space: Space, fx: &mut Effects<'_>) {
+        let all = (space.used + space.free).max(1);
+        self.ratio_percent = (space.used * 100).div_ceil(all);
+        let settings = &self.settings;
+        let (warn, full) = (settings.warn_percent, settings.full_percent);
+        if self.ratio_percent >= warn && !std::mem::replace(&mut self.warned, true) {
+            let percent = self.ratio_percent;
+            let store = settings.store.display();
+            log::warn!("{store}: the disk is {percent}% full; at {full}% sends are refused (14)");
+        }
+        self.warned &= self.ratio_percent >= warn;
+        self.tell_refusing(fx);
+    }
+
+    fn tell_refusing(&mut self, fx: &mut Effects<'_>) {
+        let refusing = self.ratio_percent >= self.settings.full_percent;
+        if refusing != std::mem::replace(&mut self.refusing, refusing) {
+            let percent = self.ratio_percent;
+            if refusing {
+                log::error!("sends are refused (14): the disk is {percent}% full");
+            } else {
+                log::info!("sends are taken again: the disk is {percent}% full");
+            }
+            fx.mark(Mark::DiskFull(u64::from(refusing)));
+        }
+    }
+
+    #[must_use]
+    pub fn deadline(&self) -> Option<Micros> {
+        let space = (!self.asked_space).then_some(self.space_at);
+        let busy = self.preparing || self.zeroing;
+        let work = !busy && (self.prepared < self.end || self.is_due());
+        [space, work.then_some(self.retry_at)]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+}
