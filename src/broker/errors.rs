@@ -39,8 +39,6 @@ pub enum Feature {
     Pop,
     #[error("queue assignment by the broker")]
     Assignment,
-    #[error("filters other than TAG")]
-    Filters,
 }
 
 /// Nothing was stored, but for [`AppendRefused::Poisoned`]: then the outcome is unknown.

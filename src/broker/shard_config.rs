@@ -136,7 +136,7 @@ impl ShardConfig {
             self.shards
         );
         assert!(
-            self.queue_file_bytes >= UNIT_BYTES && self.queue_file_bytes % UNIT_BYTES == 0,
+            self.queue_file_bytes > 0 && self.queue_file_bytes.is_multiple_of(UNIT_BYTES),
             "queue files of {} bytes do not hold whole units",
             self.queue_file_bytes
         );

@@ -147,8 +147,11 @@ fn control_gathers_what_changed_in_pieces() {
     assert!(told.iter().rev().skip(1).all(|(_, last)| !last) && told.last().unwrap().1);
 }
 
+/// Offsets, and whether they are the last of their round.
+type Piece = (Vec<(String, String, i32, i64)>, bool);
+
 /// The pieces told to control since the last call.
-fn pieces(world: &mut World) -> Vec<(Vec<(String, String, i32, i64)>, bool)> {
+fn pieces(world: &mut World) -> Vec<Piece> {
     let told = std::mem::take(&mut world.told);
     let piece = |(_, to, letter, payload): (_, _, Letter, Vec<u8>)| match letter {
         Letter::Offsets { last } => {
@@ -390,4 +393,20 @@ fn messages_are_found_by_key() {
     assert_eq!((query.max, got.code), (0, code(22)));
     let (query, _) = ask(&with(by_key("k", "1"), "_UNIQUE_KEY_QUERY", "true"), &[]);
     assert_eq!(query.max, 32);
+}
+
+/// A key that no message can have is not looked for: it would fit no edge.
+#[test]
+fn a_key_that_is_too_long_finds_nothing() {
+    let mut world = World::new();
+    let key = "k".repeat(40_000);
+    let got = world.ask(12, &by_key(&key, "64"), b"");
+    assert_eq!(
+        (got.code, got.field("indexLastUpdateTimestamp")),
+        (code(22), "0")
+    );
+    let topic = "t".repeat(300);
+    let got = world.ask(12, &with(by_key("k", "64"), "topic", &topic), b"");
+    assert_eq!(got.code, code(22));
+    assert!(world.told.is_empty());
 }

@@ -425,6 +425,18 @@ fn nothing_is_skipped_before_the_marks_are_known() {
     assert_eq!(world.pull("0", "0").bodies(), ["m0", "m1"]);
 }
 
+/// News of a topic and news of its messages come from two roles, in no order.
+#[test]
+fn a_queue_may_be_told_before_its_topic() {
+    let mut world = World::new();
+    world.queue_ends.insert(QueueKey(700), 3);
+    world.tell_readable(QueueKey(700), &[0; 60]);
+    world.news(&News::Topic(topic("Late", 1, 700)));
+    let fields = World::pull_fields("Late", "0", "3");
+    let got = world.ask(11, &fields, b"");
+    assert_eq!((got.code, got.field("maxOffset")), (code(19), "3"));
+}
+
 // ---- long polling
 
 fn suspended<'a>(queue: &'a str, offset: &'a str, millis: &'a str) -> Fields<'a> {

@@ -195,6 +195,11 @@ fn a_topic_that_cannot_be_made_is_17() {
     world.told.clear();
     assert_eq!(world.ask(310, &fields, b"x").code, code(17));
     assert!(world.told.is_empty());
+    // What is no name is not handed on.
+    let long = "x".repeat(300_000);
+    let fields = with(World::send_fields("Other", "0"), "c", &long);
+    assert_eq!(world.try_ask(310, &fields, b"x"), None);
+    assert_eq!(asked(&mut world).1.default_topic, "");
     // A retry topic is made whatever the default topic is.
     let fields = with(World::send_fields("%RETRY%G", "0"), "c", "T");
     assert_eq!(world.try_ask(310, &fields, b"x"), None);
