@@ -96,7 +96,13 @@ impl Bench {
         let mut outlets = Outlets::new();
         outlets.connect(shard(0), outlet);
         Bench {
-            log: Log::new(config, &recovered, &boot, tail, Arc::<LogCounters>::default()),
+            log: Log::new(
+                config,
+                &recovered,
+                &boot,
+                tail,
+                Arc::<LogCounters>::default(),
+            ),
             now: Now {
                 mono: Micros(0),
                 wall: Millis(1_800_000_000_000),
