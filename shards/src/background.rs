@@ -2,14 +2,14 @@
 //!
 //! ```text
 //!  core --- Jobs::ask ---> bounded channel ---> serve: order by path ---> one async fn per job
-//!  core <-- Mailbox::next -- bounded ring, doorbell -------------------------/
+//!  core <-- Mailbox::next <-- bounded ring, doorbell ----------------------------/
 //!  core --- log lines ---> bounded ring ---> the application's logger
 //! ```
 //!
 //! Cores never wait for it: when too much is waiting, a job is refused at once. Jobs on one path, or
 //! on a directory and what lies in it, are carried out in the order in which they were asked; others
 //! run beside each other. Short jobs block a helper thread of the executor ([`carry_out`] over
-//! [`RealFiles`]); those on whole segments go in paced steps ([`crate::segment_jobs`]).
+//! [`RealFiles`]); those on whole segments go in paced steps (`segment_jobs`).
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -138,12 +138,16 @@ impl Jobs {
     }
 }
 
-impl Mailbox {
-    #[must_use]
-    pub fn next(&mut self) -> Option<JobAnswer> {
+/// The answers that have come, oldest first; after a `None` more can come.
+impl Iterator for Mailbox {
+    type Item = JobAnswer;
+
+    fn next(&mut self) -> Option<JobAnswer> {
         self.answers.pop().ok()
     }
+}
 
+impl Mailbox {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.answers.is_empty()
@@ -221,11 +225,9 @@ impl Bell {
     /// Wakes the executor if it sleeps: one system call then, none otherwise.
     pub(crate) fn ring(&self) {
         self.rung.fetch_add(1, Ordering::SeqCst);
-        if self.sleeps.load(Ordering::SeqCst)
-            && self.sleeps.swap(false, Ordering::SeqCst)
-            && let Some(waker) = self.waker.get()
-        {
-            waker.wake_by_ref();
+        let asleep = self.sleeps.load(Ordering::SeqCst);
+        if asleep && self.sleeps.swap(false, Ordering::SeqCst) {
+            self.waker.get().inspect(|waker| waker.wake_by_ref());
         }
     }
 

@@ -62,7 +62,8 @@ pub struct TailWriter {
 }
 
 /// Makes a tail of `bytes` (rounded up to whole chunks, at least two) whose first byte will be
-/// appended at `end`.
+/// appended at `end`. It holds nothing, not even zeros, until something is appended or loaded: so
+/// what is read before a log is continued comes from the segments.
 pub fn tail(bytes: u64, end: LogOffset) -> std::io::Result<(TailWriter, Tail)> {
     let chunks = bytes.div_ceil(CHUNK_BYTES).max(2);
     let arena = memmap2::MmapOptions::new()
@@ -82,12 +83,10 @@ pub fn tail(bytes: u64, end: LogOffset) -> std::io::Result<(TailWriter, Tail)> {
         ],
         valid_from: AtomicU64::new(end.0),
     });
-    let mut writer = TailWriter {
+    let writer = TailWriter {
         shared: shared.clone(),
         end,
     };
-    let first = end.0 / CHUNK_BYTES;
-    assert!(writer.take_chunk(first), "a new tail has no leases");
     Ok((writer, Tail { shared }))
 }
 
@@ -171,8 +170,9 @@ impl TailWriter {
     /// unwritten but what `write_from` will still be asked for.
     pub fn skip_to(&mut self, end: LogOffset) -> bool {
         assert!(end >= self.end, "the tail does not go back");
-        let number = end.0 / CHUNK_BYTES;
-        if number != self.end.0 / CHUNK_BYTES && !self.take_chunk(number) {
+        // Also when the chunk is that of the old end: an append that filled the one before has
+        // not taken it.
+        if !self.take_chunk(end.0 / CHUNK_BYTES) {
             return false;
         }
         self.end = end;
@@ -187,6 +187,11 @@ impl TailWriter {
             "only what ends at the tail's end"
         );
         assert!(at.0 / CHUNK_BYTES == self.end.0 / CHUNK_BYTES || bytes.is_empty());
+        let taken = self.take_chunk(self.end.0 / CHUNK_BYTES);
+        assert!(
+            taken,
+            "nobody leases from a tail before its log is continued"
+        );
         self.write(at, bytes);
         self.shared.valid_from.store(at.0, Ordering::Release);
     }

@@ -182,10 +182,10 @@ impl Descriptors {
     }
 
     fn make_dirs(&mut self, dir: &Path) -> io::Result<()> {
+        let above = dir.parent().unwrap_or(dir);
         let mut made = fs::create_dir(dir);
-        if let (Err(error), Some(above)) = (&made, dir.parent())
-            && error.kind() == io::ErrorKind::NotFound
-        {
+        let nothing_above = matches!(&made, Err(error) if error.kind() == io::ErrorKind::NotFound);
+        if nothing_above && above != dir {
             self.make_dirs(above)?;
             made = fs::create_dir(dir);
         }
@@ -193,13 +193,78 @@ impl Descriptors {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
             made => made?,
         }
-        if let Some(above) = dir.parent() {
-            self.unsynced.insert(above.to_owned());
-        }
+        self.unsynced.insert(above.to_owned());
         Ok(())
     }
 }
 
 fn hash_of(hasher: &RandomState, dir: &Path, number: u64) -> u64 {
     hasher.hash_one((dir.as_os_str(), number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sorted(mut dirs: Vec<PathBuf>) -> Vec<PathBuf> {
+        dirs.sort();
+        dirs
+    }
+
+    #[test]
+    fn every_directory_with_a_new_name_is_flushed_once() {
+        let scratch = tempfile::tempdir().expect("a scratch directory");
+        let root = scratch.path().to_owned();
+        let dir = root.join("a/b");
+        let mut descriptors = Descriptors::new(1);
+        let file = |number| FileRef {
+            dir: Arc::new(FileDir {
+                path: dir.clone(),
+                digits: 20,
+                file_bytes: 100,
+            }),
+            number,
+        };
+        descriptors.get(&file(0), true).expect("it can be made");
+        let all = [root.clone(), root.join("a"), dir.clone()];
+        let taken = descriptors.take_unsynced(&file(0).path());
+        assert_eq!(sorted(taken.clone()), all);
+        assert!(descriptors.take_unsynced(&file(0).path()).is_empty());
+        // The flush failed.
+        descriptors.not_synced(taken);
+        assert_eq!(sorted(descriptors.take_unsynced(&file(0).path())), all);
+        // A second file is one more name in one directory; elsewhere there is none.
+        descriptors.get(&file(100), true).expect("it can be made");
+        assert!(descriptors.take_unsynced(&root.join("c/d")).is_empty());
+        assert_eq!(
+            descriptors.take_unsynced(&file(100).path()),
+            std::slice::from_ref(&dir)
+        );
+        descriptors.get(&file(0), true).expect("it is there");
+        assert!(descriptors.take_unsynced(&file(0).path()).is_empty());
+        assert_eq!(descriptors.open_files(), 1);
+    }
+
+    #[test]
+    fn what_was_used_stays_when_another_must_go() {
+        let scratch = tempfile::tempdir().expect("a scratch directory");
+        let mut descriptors = Descriptors::new(3);
+        let dir = Arc::new(FileDir {
+            path: scratch.path().to_owned(),
+            digits: 20,
+            file_bytes: 1,
+        });
+        let mut number_of = |number| {
+            let dir = dir.clone();
+            let file = descriptors.get(&FileRef { dir, number }, true);
+            Arc::as_ptr(file.expect("it can be made"))
+        };
+        let first: Vec<_> = (0..3).map(&mut number_of).collect();
+        // The hand passes all three and takes the first.
+        number_of(3);
+        assert_eq!(number_of(2), first[2]);
+        // Only the second was not used since.
+        number_of(4);
+        assert_eq!(number_of(2), first[2]);
+    }
 }

@@ -18,25 +18,26 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io;
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use io_uring::opcode;
-use io_uring::types::{FsyncFlags, Timespec};
+use io_uring::types::Timespec;
 use rustix::fd::{AsFd, BorrowedFd};
-use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2};
+
+use self::writes::write_error;
 
 use crate::chunk::Tail;
 use crate::descriptors::Descriptors;
 use crate::faults::{FaultAt, FaultKind, Faults};
-use crate::ids::{FileRef, LogOffset, LogRange, RoleId, Ticket};
-use crate::ring::{Op, Ring, fd};
+use crate::ids::{FileRef, LogOffset, RoleId, Ticket};
+use crate::ring::Ring;
 use crate::role::{BLOCK_BYTES, LastBlock, ReadAt, ReadError, SyncTarget, WriteError};
 use crate::segments::{Segment, Segments, SegmentsView};
+
+mod reads;
+mod writes;
 
 /// One buffer of the pool for reads; longer reads get a buffer of their own.
 pub const READ_BYTES: usize = 256 * 1024;
@@ -279,7 +280,8 @@ impl Disk {
             return;
         }
         let bytes = u64::from(write.bytes());
-        let aligned = write.at.0 % BLOCK_BYTES == 0 && u64::from(write.len) % BLOCK_BYTES == 0;
+        let aligned =
+            write.at.0.is_multiple_of(BLOCK_BYTES) && u64::from(write.len) % BLOCK_BYTES == 0;
         assert!(aligned && bytes > 0, "whole blocks only: {write:?}");
         let place = self.view.find(write.at).and_then(|segment| {
             let position = segment.position(write.at, bytes)?;
@@ -353,7 +355,7 @@ impl Disk {
         self.push_flush(ring, key);
     }
 
-    /// One completion of an [`Op::Disk`] of this core's ring.
+    /// One completion of an [`Op::Disk`](crate::ring::Op::Disk) of this core's ring.
     pub fn completed(&mut self, ring: &mut Ring, key: u32, part: u8, result: i32) {
         match (part, &mut self.slots[key as usize].work) {
             (DELAY, Work::Write { .. }) => self.push_write(ring, key),
@@ -381,9 +383,10 @@ impl Disk {
     /// Takes the buffer of a read back; a waiting read may begin.
     pub fn give_back(&mut self, ring: &mut Ring, bytes: ReadBytes) {
         self.keep_buffer(bytes);
-        while self.reads_left > 0
-            && let Some((asker, at, len)) = self.waiting_reads.pop_front()
-        {
+        while self.reads_left > 0 {
+            let Some((asker, at, len)) = self.waiting_reads.pop_front() else {
+                return;
+            };
             self.read(ring, asker, at, len);
         }
     }
@@ -421,395 +424,11 @@ impl Disk {
     /// After a write or flush: its place goes to one that waits.
     fn end_of_write(&mut self, ring: &mut Ring) {
         self.writes -= 1;
-        while self.writes < WRITES_MAX
-            && let Some((asker, waiting)) = self.waiting.pop_front()
-        {
-            match waiting {
-                Waiting::Write(write) => self.write(ring, asker, write),
-                Waiting::Sync(target) => self.sync(ring, asker, target),
-            }
-        }
-    }
-}
-
-/// Writes.
-impl Disk {
-    fn start_write(
-        &mut self,
-        ring: &mut Ring,
-        asker: Asker,
-        write: TailWrite,
-        segment: Arc<Segment>,
-        position: u64,
-    ) {
-        let fault = self.fault(FaultAt::Write);
-        if let Some(FaultKind::Error(errno)) = fault {
-            return self.wrote(asker, Err(WriteError::Io(errno)));
-        }
-        let flush_fault = if write.sync {
-            self.fault(FaultAt::Flush)
-        } else {
-            None
-        };
-        let bad_flush = match (fault, flush_fault) {
-            (_, Some(FaultKind::Error(errno))) => Some(errno),
-            // As the kernel does: the flush behind a short write is cancelled.
-            (Some(FaultKind::Short(_)), _) => Some(libc::ECANCELED),
-            _ => None,
-        };
-        let work = Work::Write {
-            write,
-            segment,
-            position,
-            bad_flush,
-            written: None,
-            flushed: None,
-        };
-        let key = self.take_slot(asker, work);
-        self.writes += 1;
-        self.set_vectors(key, write);
-        if let Some(FaultKind::Short(bytes)) = fault {
-            self.shorten_vectors(key, bytes as usize);
-        }
-        match (fault, flush_fault) {
-            (Some(FaultKind::Delay(time)), _) | (_, Some(FaultKind::Delay(time))) => {
-                let slot = &mut self.slots[key as usize];
-                slot.delay = Timespec::from(time);
-                let entry = opcode::Timeout::new(&slot.delay).build();
-                // SAFETY: the slot keeps the time until the completion.
-                unsafe { ring.push(entry, Op::Disk { key, part: DELAY }) };
-            }
-            _ => self.push_write(ring, key),
-        }
-    }
-
-    fn set_vectors(&mut self, key: u32, write: TailWrite) {
-        let slot = &mut self.slots[key as usize];
-        slot.vector_count = 0;
-        for piece in pieces(&self.tail, write) {
-            if !piece.is_empty() {
-                slot.vectors[slot.vector_count as usize] = libc::iovec {
-                    iov_base: piece.as_ptr().cast_mut().cast(),
-                    iov_len: piece.len(),
-                };
-                slot.vector_count += 1;
-            }
-        }
-    }
-
-    fn shorten_vectors(&mut self, key: u32, bytes: usize) {
-        let mut left = bytes;
-        let slot = &mut self.slots[key as usize];
-        for vector in &mut slot.vectors[..slot.vector_count as usize] {
-            vector.iov_len = vector.iov_len.min(left);
-            left -= vector.iov_len;
-        }
-    }
-
-    fn push_write(&mut self, ring: &mut Ring, key: u32) {
-        let slot = &self.slots[key as usize];
-        let Work::Write {
-            write,
-            segment,
-            position,
-            bad_flush,
-            ..
-        } = &slot.work
-        else {
-            unreachable!("slot {key} holds a write");
-        };
-        let file = fd(segment.direct().as_raw_fd());
-        let entry = opcode::Writev::new(file, slot.vectors.as_ptr(), slot.vector_count)
-            .offset(*position)
-            .build();
-        let op = Op::Disk { key, part: WRITE };
-        if !write.sync || bad_flush.is_some() {
-            // SAFETY: the slot keeps the descriptor and the vectors, the asker the blocks.
-            return unsafe { ring.push(entry, op) };
-        }
-        let flush = opcode::Fsync::new(file).flags(FsyncFlags::DATASYNC).build();
-        // SAFETY: as above.
-        unsafe { ring.push_linked(entry, op, flush, Op::Disk { key, part: FLUSH }) };
-    }
-
-    /// Answers once every part has completed.
-    fn end_write(&mut self, ring: &mut Ring, key: u32) {
-        let Work::Write {
-            write,
-            bad_flush,
-            written,
-            flushed,
-            ..
-        } = &self.slots[key as usize].work
-        else {
-            unreachable!("slot {key} holds a write");
-        };
-        let write = *write;
-        let flushed = bad_flush.map(|errno| -errno).or(*flushed);
-        let (Some(written), true) = (*written, flushed.is_some() || !write.sync) else {
-            return;
-        };
-        let result = judge(write.bytes(), written, flushed.filter(|_| write.sync));
-        self.count(write, &result);
-        let (asker, _) = self.free_slot(key);
-        self.wrote(asker, result);
-        self.end_of_write(ring);
-    }
-
-    fn count(&mut self, write: TailWrite, result: &Result<(), WriteError>) {
-        if result.is_ok() {
-            let bytes = u64::from(write.bytes());
-            let traffic = self.view.shared().traffic();
-            traffic.last_write_bytes.store(bytes, Ordering::Relaxed);
-            traffic.written_bytes.fetch_add(bytes, Ordering::Relaxed);
-        }
-    }
-
-    /// The blocking engine.
-    fn write_here(
-        &mut self,
-        write: TailWrite,
-        segment: &Segment,
-        position: u64,
-    ) -> Result<(), WriteError> {
-        let wanted = write.bytes();
-        let mut left = usize::MAX;
-        match self.fault(FaultAt::Write) {
-            Some(FaultKind::Error(errno)) => return Err(WriteError::Io(errno)),
-            Some(FaultKind::Short(bytes)) => left = bytes as usize,
-            Some(FaultKind::Delay(time)) => std::thread::sleep(time),
-            None => {}
-        }
-        let flush_fault = if write.sync {
-            self.fault(FaultAt::Flush)
-        } else {
-            None
-        };
-        let vectors = pieces(&self.tail, write).map(|piece| {
-            let piece = &piece[..piece.len().min(left)];
-            left -= piece.len();
-            IoSlice::new(piece)
-        });
-        let flags = match flush_fault {
-            Some(FaultKind::Error(_)) => ReadWriteFlags::empty(),
-            _ if write.sync => ReadWriteFlags::DSYNC,
-            _ => ReadWriteFlags::empty(),
-        };
-        if let Some(FaultKind::Delay(time)) = flush_fault {
-            std::thread::sleep(time);
-        }
-        let written = match pwritev2(segment.direct(), &vectors, position, flags) {
-            Ok(written) => written as i32,
-            Err(errno) => -errno.raw_os_error(),
-        };
-        let flushed = match flush_fault {
-            Some(FaultKind::Error(errno)) => Some(-errno),
-            _ => None,
-        };
-        judge(wanted, written, flushed)
-    }
-
-    fn put_here(&mut self, file: &FileRef, at: u64, bytes: &[u8]) -> Result<(), WriteError> {
-        let end = at.checked_add(bytes.len() as u64);
-        if end.is_none_or(|end| end > file.dir.file_bytes) {
-            return Err(WriteError::Missing);
-        }
-        let fault = self.fault(FaultAt::Put);
-        let found = self
-            .descriptors
-            .get(file, true)
-            .map_err(|error| write_error(&error))?;
-        let mut now = bytes;
-        match fault {
-            Some(FaultKind::Error(errno)) => return Err(WriteError::Io(errno)),
-            Some(FaultKind::Short(len)) => now = &bytes[..bytes.len().min(len as usize)],
-            Some(FaultKind::Delay(time)) => std::thread::sleep(time),
-            None => {}
-        }
-        found
-            .write_all_at(now, at)
-            .map_err(|error| write_error(&error))?;
-        judge(bytes.len() as u32, now.len() as i32, None)
-    }
-
-    fn push_flush(&mut self, ring: &mut Ring, key: u32) {
-        let Work::Sync { held, .. } = &self.slots[key as usize].work else {
-            unreachable!("slot {key} holds a flush");
-        };
-        let flush = opcode::Fsync::new(fd(held.flush_fd()));
-        // A directory's names are metadata.
-        let flush = match held {
-            Held::Dir(_) => flush,
-            Held::Segment(_) | Held::File(_) => flush.flags(FsyncFlags::DATASYNC),
-        };
-        // SAFETY: the slot keeps the descriptor.
-        unsafe { ring.push(flush.build(), Op::Disk { key, part: FLUSH }) };
-    }
-
-    /// A flush has ended: on to the next directory, or to the answer.
-    fn flushed(&mut self, ring: &mut Ring, key: u32, result: i32) {
-        let Work::Sync { held, dirs, done } = &mut self.slots[key as usize].work else {
-            unreachable!("slot {key} holds a flush");
-        };
-        let mut outcome = if result == 0 {
-            Ok(())
-        } else {
-            Err(WriteError::Flush(-result))
-        };
-        if outcome.is_ok()
-            && let Some(dir) = dirs.pop()
-        {
-            let opened = File::open(&dir);
-            done.push(dir);
-            match opened {
-                Ok(opened) => {
-                    *held = Held::Dir(opened);
-                    return self.push_flush(ring, key);
-                }
-                // Removed with all its files: there is no name left to keep.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => outcome = Err(WriteError::Flush(errno_of(&error))),
-            }
-        }
-        let (asker, work) = self.free_slot(key);
-        if let (Err(_), Work::Sync { dirs, done, .. }) = (outcome, work) {
-            self.descriptors.not_synced(dirs);
-            self.descriptors.not_synced(done);
-        }
-        self.wrote(asker, outcome);
-        self.end_of_write(ring);
-    }
-}
-
-/// Reads.
-impl Disk {
-    fn take_buffer(&mut self, len: usize) -> ReadBytes {
-        let buffer = if len <= READ_BYTES {
-            self.buffers
-                .pop()
-                .unwrap_or_else(|| vec![0; READ_BYTES].into_boxed_slice())
-        } else {
-            vec![0; len].into_boxed_slice()
-        };
-        ReadBytes { buffer, len }
-    }
-
-    fn keep_buffer(&mut self, bytes: ReadBytes) {
-        self.reads_left += 1;
-        if bytes.buffer.len() == READ_BYTES {
-            self.buffers.push(bytes.buffer);
-        }
-    }
-
-    /// Fills the buffer without waiting for a device, or says where to read from.
-    fn read_here(
-        &mut self,
-        at: ReadAt,
-        bytes: &mut ReadBytes,
-    ) -> Result<Option<(Held, u64)>, ReadError> {
-        match self.fault(FaultAt::Read) {
-            Some(FaultKind::Error(errno)) => return Err(ReadError::Io(errno)),
-            Some(FaultKind::Short(_)) => return Err(ReadError::Missing),
-            Some(FaultKind::Delay(time)) => std::thread::sleep(time),
-            None => {}
-        }
-        let into = &mut bytes.buffer[..bytes.len];
-        let (held, position) = match at {
-            ReadAt::Log(at) => {
-                if copy_tail(&self.tail, at, into) {
-                    return Ok(None);
-                }
-                let segment = self.view.find(at).ok_or(ReadError::Missing)?;
-                let position = segment.position(at, into.len() as u64);
-                let position = position.ok_or(ReadError::Missing)?;
-                (Held::Segment(segment.clone()), position)
-            }
-            ReadAt::File(file, position) => match self.descriptors.get(&file, false) {
-                Ok(found) => (Held::File(found.clone()), position),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    return Err(ReadError::Missing);
-                }
-                Err(error) => return Err(ReadError::Io(errno_of(&error))),
-            },
-        };
-        if into.is_empty() {
-            return Ok(None);
-        }
-        if self.nowait {
-            let vector = &mut [IoSliceMut::new(into)];
-            match preadv2(held.read_fd(), vector, position, ReadWriteFlags::NOWAIT) {
-                Ok(0) => return Err(ReadError::Missing),
-                Ok(len) if len == bytes.len => return Ok(None),
-                Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
-                Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.nowait = false,
-                Err(errno) => return Err(ReadError::Io(errno.raw_os_error())),
-            }
-        }
-        Ok(Some((held, position)))
-    }
-
-    fn start_read(
-        &mut self,
-        ring: &mut Ring,
-        asker: Asker,
-        held: Held,
-        position: u64,
-        bytes: ReadBytes,
-    ) {
-        let work = Work::Read {
-            held,
-            position,
-            bytes,
-            filled: 0,
-        };
-        let key = self.take_slot(asker, work);
-        self.push_read(ring, key);
-    }
-
-    fn push_read(&mut self, ring: &mut Ring, key: u32) {
-        let Work::Read {
-            held,
-            position,
-            bytes,
-            filled,
-        } = &mut self.slots[key as usize].work
-        else {
-            unreachable!("slot {key} holds a read");
-        };
-        let into = &mut bytes.buffer[*filled..bytes.len];
-        let file = fd(held.read_fd().as_raw_fd());
-        let entry = opcode::Read::new(file, into.as_mut_ptr(), into.len() as u32)
-            .offset(*position + *filled as u64)
-            .build();
-        // SAFETY: the slot keeps the descriptor and the buffer until the completion.
-        unsafe { ring.push(entry, Op::Disk { key, part: READ }) };
-    }
-
-    fn end_read(&mut self, ring: &mut Ring, key: u32, result: i32) {
-        let Work::Read { bytes, filled, .. } = &mut self.slots[key as usize].work else {
-            unreachable!("slot {key} holds a read");
-        };
-        if result > 0 {
-            *filled += result as usize;
-        }
-        let error = match result {
-            _ if *filled == bytes.len => None,
-            0 => Some(ReadError::Missing),
-            1.. => return self.push_read(ring, key),
-            errno if errno == -libc::EINTR || errno == -libc::EAGAIN => {
-                return self.push_read(ring, key);
-            }
-            errno => Some(ReadError::Io(-errno)),
-        };
-        let (asker, work) = self.free_slot(key);
-        let Work::Read { bytes, .. } = work else {
-            unreachable!("slot {key} holds a read");
-        };
-        match error {
-            None => self.answer(asker, Outcome::Read(Ok(bytes))),
-            Some(error) => {
-                self.answer(asker, Outcome::Read(Err(error)));
-                self.give_back(ring, bytes);
+        while self.writes < WRITES_MAX {
+            match self.waiting.pop_front() {
+                Some((asker, Waiting::Write(write))) => self.write(ring, asker, write),
+                Some((asker, Waiting::Sync(target))) => self.sync(ring, asker, target),
+                None => return,
             }
         }
     }
@@ -832,47 +451,6 @@ impl Slot {
             vector_count: 0,
             delay: Timespec::new(),
         }
-    }
-}
-
-/// The memory of a write, in order: whole blocks, wrapped or not, then the last block's snapshot.
-fn pieces(tail: &Tail, write: TailWrite) -> [&[u8]; 3] {
-    let [first, second] = tail.write_pieces(write.at, write.len);
-    let last: &[u8] = match write.last {
-        Some(last) => tail.snapshot(last.copy),
-        None => &[],
-    };
-    [first, second, last]
-}
-
-fn copy_tail(tail: &Tail, at: LogOffset, into: &mut [u8]) -> bool {
-    let len = into.len() as u32;
-    let Some(lease) = tail.lease(LogRange { at, len }) else {
-        return false;
-    };
-    let [first, second] = lease.pieces();
-    into[..first.len()].copy_from_slice(first);
-    into[first.len()..].copy_from_slice(second);
-    true
-}
-
-/// All of it and the flush, or an error: `written` and `flushed` as the kernel says them. The
-/// write's own failure goes before that of the flush, which it has cancelled.
-fn judge(wanted: u32, written: i32, flushed: Option<i32>) -> Result<(), WriteError> {
-    match u32::try_from(written) {
-        Err(_) => Err(WriteError::Io(-written)),
-        Ok(written) if written != wanted => Err(WriteError::Short { written, wanted }),
-        Ok(_) => match flushed {
-            None | Some(0) => Ok(()),
-            Some(result) => Err(WriteError::Flush(-result)),
-        },
-    }
-}
-
-fn write_error(error: &io::Error) -> WriteError {
-    match error.kind() {
-        io::ErrorKind::NotFound => WriteError::Missing,
-        _ => WriteError::Io(errno_of(error)),
     }
 }
 

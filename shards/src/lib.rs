@@ -8,6 +8,10 @@
 //! |---|---|
 //! | [`role`] | what a role can hear ([`Input`]) and ask ([`Effect`]) |
 //! | [`mesh`] | edges: letters with byte lanes, marks, doorbells |
+//! | [`cores`] | the entrance: a plan of cores and roles, start, stop |
+//! | [`idle`] | clocks; spin, adaptive, park |
+//! | [`stall`] | counters, stalls |
+//! | [`listen`], [`conn`] | sockets that come, frames, bounds |
 //! | [`chunk`] | the log's tail in memory: write buffer and cache in one |
 //! | [`ring`] | one core's io_uring: operations, submitting, reaping |
 //! | [`segments`] | the log's segments on disk, open on every core |
@@ -18,20 +22,32 @@
 
 pub mod background;
 pub mod chunk;
+pub mod conn;
+pub mod cores;
 pub mod descriptors;
 pub mod disk;
 pub mod faults;
 pub mod files;
+mod hands;
+pub mod idle;
 pub mod ids;
+mod inputs;
+pub mod listen;
 pub mod lock;
 pub mod log_lines;
 pub mod mesh;
+mod out;
 pub mod probe;
+mod range;
 pub mod real_files;
+mod receive;
 pub mod ring;
 pub mod role;
 mod segment_jobs;
 pub mod segments;
+pub mod stall;
+mod stop;
+mod turn;
 
 pub use ids::{
     Conn, FileDir, FileRef, ListenerId, LogOffset, LogRange, Micros, Millis, RoleId, Ticket,

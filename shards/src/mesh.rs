@@ -224,6 +224,8 @@ pub struct Outlets<L> {
     to: Vec<Option<Outlet<L>>>,
     /// Receivers told since the last call of [`Outlets::take_told`], a bit per role.
     told: u64,
+    /// Receivers to which `tell` was refused and not yet would succeed, a bit per role.
+    refused: u64,
 }
 
 /// Roles are numbered below this.
@@ -235,6 +237,7 @@ impl<L: Copy> Outlets<L> {
         Outlets {
             to: (0..ROLES_MAX).map(|_| None).collect(),
             told: 0,
+            refused: 0,
         }
     }
 
@@ -250,10 +253,15 @@ impl<L: Copy> Outlets<L> {
         fill: impl FnOnce(&mut [u8]) -> L,
     ) -> Result<(), Full> {
         let edge = self.to[usize::from(to.0)].as_mut();
-        edge.unwrap_or_else(|| panic!("no edge leads to {to:?}"))
-            .tell(len, fill)?;
-        self.told |= 1 << to.0;
-        Ok(())
+        let told = edge
+            .unwrap_or_else(|| panic!("no edge leads to {to:?}"))
+            .tell(len, fill);
+        if told.is_ok() {
+            self.told |= 1 << to.0;
+        } else {
+            self.refused |= 1 << to.0;
+        }
+        told
     }
 
     #[must_use]
@@ -270,11 +278,22 @@ impl<L: Copy> Outlets<L> {
 
     /// A receiver to which `tell` was refused and would now succeed.
     pub fn take_room(&mut self) -> Option<RoleId> {
-        let ready = |edge: &mut Option<Outlet<L>>| edge.as_mut().is_some_and(Outlet::take_room);
-        self.to
-            .iter_mut()
-            .position(ready)
-            .map(|to| RoleId(to as u8))
+        let mut left = self.refused;
+        while left != 0 {
+            let to = left.trailing_zeros() as usize;
+            left &= left - 1;
+            if self.to[to].as_mut().is_some_and(Outlet::take_room) {
+                self.refused &= !(1 << to);
+                return Some(RoleId(to as u8));
+            }
+        }
+        None
+    }
+
+    /// Whether a receiver is full to which `tell` was refused.
+    #[must_use]
+    pub fn waits_for_room(&self) -> bool {
+        self.refused != 0
     }
 }
 

@@ -139,6 +139,8 @@ pub struct Ring {
     uring: IoUring,
     /// `io_uring_enter` calls so far.
     enters: u64,
+    /// Queued operations that complete while they are submitted.
+    inline: u32,
 }
 
 impl Ring {
@@ -158,7 +160,11 @@ impl Ring {
         if !params.is_feature_ext_arg() || !params.is_feature_nodrop() {
             return Err(RingError::TooOld);
         }
-        Ok(Ring { uring, enters: 0 })
+        Ok(Ring {
+            uring,
+            enters: 0,
+            inline: 0,
+        })
     }
 
     /// Queues one operation, submitting first what is queued when the queue is full.
@@ -176,6 +182,18 @@ impl Ring {
             }
             self.submit();
         }
+    }
+
+    /// Queues an operation that the kernel finishes while it is submitted. A wait does not end
+    /// because of its completion: one system call submits a turn's sends and waits for what comes
+    /// next.
+    ///
+    /// # Safety
+    /// As for [`Ring::push`].
+    pub unsafe fn push_inline(&mut self, entry: squeue::Entry, op: Op) {
+        // SAFETY: by the caller's promise.
+        unsafe { self.push(entry, op) };
+        self.inline += 1;
     }
 
     /// Queues two operations of one submission, the second of which starts only after the first has
@@ -254,11 +272,11 @@ impl Ring {
         }
     }
 
-    /// Submits everything queued, then waits for at least one completion, up to `timeout` (without
-    /// end for `None`).
+    /// Submits everything queued, then waits up to `timeout` (without end for `None`) for at least
+    /// one completion besides those of [`Ring::push_inline`].
     pub fn submit_and_wait(&mut self, timeout: Option<Duration>) {
         let queued = self.queued();
-        self.enter(queued, 1, timeout);
+        self.enter(queued, 1 + self.inline, timeout);
         if self.queued() > 0 {
             self.submit();
         }
@@ -266,6 +284,7 @@ impl Ring {
 
     fn enter(&mut self, queued: usize, want: u32, timeout: Option<Duration>) {
         self.enters += 1;
+        self.inline = 0;
         let timespec = timeout.map(Timespec::from).unwrap_or_default();
         let args = if timeout.is_some() {
             SubmitArgs::new().timespec(&timespec)

@@ -250,6 +250,8 @@ pub(crate) async fn retire(
                 return Err(JobError::Busy);
             }
             glommio::timer::sleep(PAUSE).await;
+            // A core that was about to sleep may have missed the first one.
+            desk.wake_cores();
         }
         blocking(move || drop(taken)).await;
     }

@@ -73,7 +73,7 @@ pub struct ControlConfig {
     /// `notifyConsumerIdsChangedEnable`.
     pub notify_changes: bool,
     /// What 26 shows.
-    pub settings: Vec<(String, String)>,
+    pub settings: Vec<(&'static str, String)>,
     pub boot_ms: u64,
 }
 

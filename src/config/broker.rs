@@ -6,6 +6,7 @@ use super::knobs::{Range, Refused, Setting, settings};
 use super::load::{Configuration, Notice, Surroundings};
 use super::values::{Addresses, BrokerRole, Delays, FlushDiskType, Hours};
 use super::{knobs, unused};
+use crate::limits::BODY_BYTES_MAX;
 
 use Range::{Clamped, Flag, OneOf, Path, Text, Whole};
 
@@ -58,9 +59,10 @@ settings! {
     /// The interface that is listened on; 0.0.0.0 is all of them.
     "bindAddress" => bind_address: String = "0.0.0.0",
         NAME, "", AtStart, Used, "first lines of the log";
-    /// The port for clients; the one two below is listened on as well (VIP).
+    /// The port for clients; the one two below is listened on as well (VIP). 0: any free port, and no
+    /// VIP.
     "listenPort" => listen_port: u16 = "10911",
-        Whole(1, 65_535), "port", AtStart, Used, "route (105)";
+        Whole(0, 65_535), "port", AtStart, Used, "route (105)";
     /// The port for slaves; 0: listenPort + 1.
     "haListenPort" => ha_listen_port: u16 = "0",
         Whole(0, 65_535), "port", AtStart, Used, "haServerAddr of a registration (103)";
@@ -218,7 +220,7 @@ settings! {
         Whole(20, INT_MAX - 20), "bytes", AtStart, Used, "files of the store";
     /// Longest body of a message.
     "maxMessageSize" => max_message_size: u32 = "4194304",
-        Whole(10, 8 << 20), "bytes", AtStart, Used, "sends refused: too long";
+        Whole(10, BODY_BYTES_MAX as i64), "bytes", AtStart, Used, "sends refused: too long";
     /// Messages are found by key.
     "messageIndexEnable" => message_index_enable: bool = "true",
         Flag, "", AtStart, Used, "index entries";

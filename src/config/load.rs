@@ -208,7 +208,7 @@ pub enum Problem {
 fn suggestion(closest: Option<&'static str>) -> String {
     match closest {
         Some(name) => format!("; did you mean `{name}`?"),
-        None => "; remove the line, or see the list of keys".to_owned(),
+        None => "; remove the line (`ringmq keys` lists all keys)".to_owned(),
     }
 }
 
@@ -427,4 +427,42 @@ pub fn change<C: Configuration>(
     }
     *config = changed;
     Ok(names)
+}
+
+/// All keys of a configuration for people to read: those with an effect, then those without.
+#[expect(private_bounds, reason = "the two configurations are the only ones")]
+pub fn key_table<C: Configuration>() -> String {
+    let rows = || C::ROWS.iter().flat_map(|part| part.iter());
+    let mut table = String::new();
+    for knob in rows().filter(|knob| knob.usage == Usage::Used) {
+        let Knob {
+            name,
+            range,
+            unit,
+            default,
+            about,
+            shows,
+            ..
+        } = knob;
+        let change = match knob.change {
+            Change::Live => "at once",
+            Change::AtStart => "at the next start",
+        };
+        table += &format!("{name}={default}\n    {about}\n    {range}");
+        if !unit.is_empty() {
+            table += &format!(" ({unit})");
+        }
+        table += &format!("; a change takes effect {change}; see: {shows}\n");
+        for refused in knob.refused {
+            table += &format!("    {} is refused: {}\n", refused.value, refused.why);
+        }
+    }
+    table += "\nAccepted, but without effect here:\n";
+    for knob in rows().filter(|knob| knob.usage == Usage::Unused) {
+        table += &format!("{}={}\n    {}\n", knob.name, knob.default, knob.about);
+        for refused in knob.refused {
+            table += &format!("    {} is refused: {}\n", refused.value, refused.why);
+        }
+    }
+    table
 }

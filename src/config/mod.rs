@@ -18,7 +18,7 @@ pub use broker::BrokerConfig;
 pub use cores::{Core, Engine, Idle, Layout, LayoutError, RoleKind, allowed_cpus, default_layout};
 pub use load::{
     ChangeError, Flag, LoadError, Loaded, NAMESRV_ADDR, Notice, Place, Problem, Surroundings,
-    change, load, parse,
+    change, key_table, load, parse,
 };
 pub use namesrv::NamesrvConfig;
 pub use values::{Addresses, BrokerRole, Delays, FlushDiskType, Hours};

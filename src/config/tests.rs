@@ -202,7 +202,7 @@ fn a_mistake_is_named_with_file_line_and_cure() {
     );
     assert_eq!(
         message("qqqqqqqq=1"),
-        "broker.conf:1: no key is called `qqqqqqqq`; remove the line, or see the list of keys"
+        "broker.conf:1: no key is called `qqqqqqqq`; remove the line (`ringmq keys` lists all keys)"
     );
     assert_eq!(
         message("\nlistenPort=70000\nbrokerRole=MASTER"),
@@ -211,7 +211,8 @@ fn a_mistake_is_named_with_file_line_and_cure() {
     );
     assert_eq!(
         message("sendMessageThreadPoolNums=many"),
-        "broker.conf:1: sendMessageThreadPoolNums=many: expected a whole number from 0 to 2147483647"
+        "broker.conf:1: sendMessageThreadPoolNums=many: expected a whole number \
+         from 0 to 2147483647"
     );
     assert!(message("k=\\u1").starts_with("broker.conf: line 1: "));
     let flag = Flag {
@@ -253,7 +254,8 @@ fn what_would_be_dangerous_to_pass_over_is_refused() {
 
 #[test]
 fn keys_without_effect_are_named_once() {
-    let text = "sendMessageThreadPoolNums=16\nlistenPort=10911\nuseReentrantLockWhenPutMessage=true\n\
+    let text = "sendMessageThreadPoolNums=16\nlistenPort=10911\n\
+                useReentrantLockWhenPutMessage=true\n\
                 listenPort=10912\nbrokerId=3";
     let loaded = broker(text).expect("a configuration");
     assert_eq!(
@@ -369,4 +371,15 @@ fn the_keys_of_real_files_are_known() {
         (19_876, true)
     );
     assert_eq!(config.kv_config_path, Path::new("home/kvConfig.json"));
+}
+
+#[test]
+fn the_list_of_keys_has_each_row() {
+    let table = key_table::<BrokerConfig>();
+    for knob in rows::<BrokerConfig>() {
+        let line = format!("{}={}", knob.name, knob.default);
+        assert!(table.lines().any(|row| row == line), "{line}");
+    }
+    assert!(table.contains("    a whole number from 1 to 65535 (port); a change takes effect at"));
+    assert!(table.contains("    SLAVE is refused: this version does not replicate"));
 }

@@ -121,9 +121,13 @@ pub(super) const BROKER: &[Knob] = &[
         NO_ACL,
     ),
     refusing(
-        row("authenticationEnabled", Flag, "false", "Credentials are not checked.", ), NO_ACL),
+        row("authenticationEnabled", Flag, "false", "Credentials are not checked."),
+        NO_ACL,
+    ),
     refusing(
-        row("authorizationEnabled", Flag, "false", "Rights are not checked.", ), NO_ACL),
+        row("authorizationEnabled", Flag, "false", "Rights are not checked."),
+        NO_ACL,
+    ),
     row("messageStorePlugIn", WORDS, "", "There are no store plug-ins."),
     row("configManagerVersion", WORDS, "v1", "Topics, groups and offsets are JSON files."),
     row("serverLoadBalancerEnable", Flag, "true", NOT_YET),
@@ -204,7 +208,9 @@ pub(super) const BROKER: &[Knob] = &[
     row("mappedFileSizeConsumeQueueExt", COUNT, "50331648", NO_EXTENSION),
     row("bitMapLengthConsumeQueueExt", COUNT, "64", NO_EXTENSION),
     refusing(
-        row("storeType", OneOf(&["default"]), "default", "The one kind of store.", ), NO_ROCKSDB),
+        row("storeType", OneOf(&["default"]), "default", "The one kind of store."),
+        NO_ROCKSDB,
+    ),
     row("recoverConcurrently", Flag, "false", "Recovery reads as the device's depth allows."),
     row("enableLogConsumeQueueRepeatedlyBuildWhenRecover", Flag, "false", JAVA),
     row("enableAcceleratedRecovery", Flag, "false", JAVA),
@@ -213,7 +219,9 @@ pub(super) const BROKER: &[Knob] = &[
     row("enabledAppendPropCRC", Flag, "false", NOT_YET),
     row("forceVerifyPropCRC", Flag, "false", NOT_YET),
     refusing(
-        row("duplicationEnable", Flag, "false", "The log's end is the log's own.", ), NO_DUPLICATION),
+        row("duplicationEnable", Flag, "false", "The log's end is the log's own."),
+        NO_DUPLICATION,
+    ),
     // Flush and write.
     row("flushCommitLogTimed", Flag, "true", WRITES),
     row("flushCommitLogLeastPages", COUNT, "4", WRITES),
@@ -345,7 +353,9 @@ pub(super) const NAMESRV: &[Knob] = &[
         NO_CONTROLLER,
     ),
     refusing(
-        row("clusterTest", Flag, "false", "Topics are looked up here only.", ), NO_CLUSTER_TEST),
+        row("clusterTest", Flag, "false", "Topics are looked up here only."),
+        NO_CLUSTER_TEST,
+    ),
     row("productEnvName", WORDS, "center", "Topics are looked up here only."),
 ];
 

@@ -146,7 +146,7 @@ impl RegisterBody {
 /// Reads the compressed form after it was inflated. namesrv 2.2.2.
 ///
 /// ```text
-/// len, DataVersion as JSON | topics: count, then each len, text | len, JSON array of filter servers
+/// len, DataVersion as JSON | count of topics | each: len, text | len, JSON array of filter servers
 /// ```
 ///
 /// Lengths are 4 bytes, big-endian. What follows (static topics of newer senders) is not read.

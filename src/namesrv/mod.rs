@@ -10,12 +10,13 @@ pub mod role;
 mod routes;
 
 pub use bodies::{
-    BrokerData, BrokerMemberGroup, ClusterInfo, DataVersion, KvTable, QueueData, RegisterBody,
-    TopicConfig, TopicList, TopicRouteData, parse_inflated, render,
+    BodyError, BrokerData, BrokerMemberGroup, ClusterInfo, DataVersion, KvTable, MemberGroup,
+    QueueData, RegisterBody, TopicConfig, TopicList, TopicRouteData, parse_inflated, render,
 };
 pub use kv::{KvConfig, KvError, ORDER_TOPIC_CONFIG};
 pub use role::{Namesrv, NamesrvSettings};
 pub use routes::{
-    BrokerKey, Expired, MinBrokerChange, Queried, RegisterError, Registered, Registration,
-    RouteLimits, RouteQuestion, RouteSettings, Routes, TopicKind, perm,
+    BROKER_TIMEOUT_MS, BrokerKey, Expired, FILTER_SERVERS_MAX, MinBrokerChange, NAME_BYTES_MAX,
+    Queried, RegisterError, Registered, Registration, RouteLimits, RouteQuestion, RouteSettings,
+    Routes, TopicKind, perm,
 };

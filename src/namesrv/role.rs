@@ -42,7 +42,7 @@ pub struct NamesrvSettings {
     /// `kvConfigPath`.
     pub kv_path: PathBuf,
     /// What 319 shows.
-    pub settings: Vec<(String, String)>,
+    pub settings: Vec<(&'static str, String)>,
 }
 
 pub struct Namesrv {

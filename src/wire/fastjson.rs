@@ -53,6 +53,19 @@ pub fn from_slice<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, BodyError> {
     }
 }
 
+/// Reads a body that is one object. Without this check serde would take an array for a struct.
+///
+/// # Errors
+/// See [`BodyError`]; also anything but an object.
+pub fn from_object<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, BodyError> {
+    let mut scan = Scanner::new(std::str::from_utf8(bytes).unwrap_or("{"));
+    scan.blanks_and_mark();
+    if scan.peek() != Some(b'{') {
+        return Err(scan.error("not an object").into());
+    }
+    from_slice(bytes)
+}
+
 /// Writes a body as compact JSON.
 ///
 /// # Panics

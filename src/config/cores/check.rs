@@ -224,9 +224,9 @@ fn check_core(core: &Core, allowed: &[usize]) -> Result<(), FaultKind> {
         return Err(FaultKind::CpuNotAllowed { cpu });
     }
     let data_path = [RoleKind::Log, RoleKind::Dispatch, RoleKind::Shard];
-    let beside_index = data_path.into_iter().find(|&role| core.has(role));
-    if let (true, Some(with)) = (core.has(RoleKind::Index), beside_index)
+    if core.has(RoleKind::Index)
         && allowed.len() >= INDEX_APART_FROM_CPUS
+        && let Some(with) = data_path.into_iter().find(|&role| core.has(role))
     {
         return Err(FaultKind::IndexOnDataPath { with });
     }

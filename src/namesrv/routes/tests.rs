@@ -312,7 +312,7 @@ fn a_slave_writes_topics_only_as_the_smallest_id_of_a_new_broker() {
     old.enable_acting_master = None;
     assert_eq!(routes_of(&[old]).topic_count(), 0);
     let prime = registration("a:2", 1, &["T", "S"]);
-    assert_eq!(perm_of(&routes_of(&[prime.clone()]), "S"), 6);
+    assert_eq!(perm_of(&routes_of(std::slice::from_ref(&prime)), "S"), 6);
     let acting = Registration {
         enable_acting_master: Some(true),
         ..prime

@@ -105,7 +105,7 @@ impl Image {
     /// Everything from `end` on is zero and durable.
     fn assert_zero_from(&self, end: u64) {
         for path in self.files.paths() {
-            let Some(start) = path.file_name().and_then(|name| parse_segment_name(name)) else {
+            let Some(start) = path.file_name().and_then(parse_segment_name) else {
                 continue;
             };
             let bytes = self.files.bytes(&path);

@@ -74,12 +74,12 @@ impl RegisterBody {
             return RegisterBody::unpack(body, version);
         }
         let json = if version < WRAPPED_VERSION_MIN {
-            fastjson::from_slice(body).map(|table| RegisterBody {
+            fastjson::from_object(body).map(|table| RegisterBody {
                 filter_server_list: Vec::new(),
                 topic_config_serialize_wrapper: table,
             })
         } else {
-            fastjson::from_slice(body)
+            fastjson::from_object(body)
         };
         match json {
             Err(_) if body[0] == ZLIB_FIRST_BYTE => RegisterBody::unpack(body, version),
