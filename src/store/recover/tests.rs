@@ -711,12 +711,8 @@ impl World {
         for (_, found) in seen.values() {
             let number = found.first_chunk().expect("bodies begin with their number");
             let ask = u64::from_be_bytes(*number);
-            let sent = self.sent.get(ask as usize);
-            prop_assert_eq!(
-                sent.map(|bytes| body(ask, *bytes)).as_ref(),
-                Some(found),
-                "nobody sent that"
-            );
+            let sent = self.sent.get(ask as usize).map(|bytes| body(ask, *bytes));
+            prop_assert_eq!(sent.as_ref(), Some(found), "nobody sent that");
         }
         for (ask, at, queue_offset) in &self.acknowledged {
             let expected = (*queue_offset, body(*ask, self.sent[*ask as usize]));
