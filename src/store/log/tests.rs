@@ -1293,7 +1293,8 @@ proptest! {
             let last = stored.log_offset.0 + bytes as u64;
             if poisoned && (!wait || last > desk.durable()) { continue; }
             prop_assert!(last <= end);
-            let mine: Vec<_> = records.iter().filter(|one| one.at >= stored.log_offset.0 && one.at < last).collect();
+            let place = stored.log_offset.0..last;
+            let mine: Vec<_> = records.iter().filter(|one| place.contains(&one.at)).collect();
             prop_assert_eq!(mine.len(), count as usize);
             prop_assert!(mine.iter().all(|one| one.body.iter().all(|byte| *byte == *ask as u8)));
             prop_assert_eq!(mine[0].queue_offset, stored.queue_offset.0);

@@ -1,5 +1,6 @@
 //! Images of logs, damaged in every way, and what recovery makes of them.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use proptest::prelude::*;
@@ -621,96 +622,117 @@ fn any_run() -> impl Strategy<Value = Run> {
         })
 }
 
-/// Lives several times on one disk; each life appends, loses power in the middle of what it does,
-/// and is read back.
-fn live(
-    desk: &mut Desk,
-    appends: &[(u32, usize, bool)],
-    dice: &mut Dice,
-    ask: &mut u64,
-) -> Vec<(u64, u64, u64)> {
-    let mut acknowledged = Vec::new();
-    for (queue, bytes, settle) in appends {
-        desk.append(*ask, *queue, &vec![*ask as u8; *bytes]);
-        *ask += 1;
-        if *settle {
-            desk.settle();
+/// The body of append number `ask`.
+fn body(ask: u64, bytes: usize) -> Vec<u8> {
+    let mut body = ask.to_be_bytes().to_vec();
+    body.resize(8 + bytes, ask as u8);
+    body
+}
+
+/// One disk and what was promised of it.
+#[derive(Default)]
+struct World {
+    files: MemoryFiles,
+    /// By append: the body's length without its number.
+    sent: Vec<usize>,
+    /// Append, log offset, queue offset.
+    acknowledged: Vec<(u64, u64, u64)>,
+}
+
+impl World {
+    /// Starts, checks what is there, appends, and loses power in the middle of what it does.
+    fn live(&mut self, run: &Run) -> Result<(), TestCaseError> {
+        let mode = if run.sync {
+            FlushMode::Sync
+        } else {
+            FlushMode::Async
+        };
+        let mut seen = BTreeMap::new();
+        let recovered = recover(&mut self.files, &config(mode, SEGMENT), &mut |record| {
+            let found = (record.queue_offset(), record.body().to_vec());
+            seen.insert(record.log_offset(), found);
+        });
+        let recovered =
+            recovered.map_err(|refused| TestCaseError::fail(format!("refused: {refused}")))?;
+        self.check(&seen)?;
+        // All queues go on where none has been: the records do not say which one they are of.
+        let next = seen.values().map(|one| one.0 + 1).max().unwrap_or(0);
+        let prepared = recovered.end.0 / SEGMENT + 40;
+        let starts = recovered.first.0 / SEGMENT..prepared;
+        let recovered = Recovered {
+            prepared: LogOffset(prepared * SEGMENT),
+            segments: starts.map(|number| LogOffset(number * SEGMENT)).collect(),
+            ..recovered
+        };
+        abort::begin_run(&mut self.files, &root(), 1).expect("memory");
+        let files = std::mem::take(&mut self.files);
+        let mut desk = Desk::on(files, mode, SEGMENT, &recovered, &boot(4, next));
+        desk.tell(Input::Mark(Mark::Prepared(recovered.prepared)));
+        let mut dice = Dice(run.seed);
+        self.append(&mut desk, run, &mut dice);
+        self.files = desk.files;
+        self.files.lose_power(&mut dice);
+        Ok(())
+    }
+
+    fn append(&mut self, desk: &mut Desk, run: &Run, dice: &mut Dice) {
+        let mut told = Vec::new();
+        for (queue, bytes, settle) in &run.appends {
+            let ask = self.sent.len() as u64;
+            self.sent.push(*bytes);
+            desk.append(ask, *queue, &body(ask, *bytes));
+            if *settle {
+                desk.settle();
+            }
+            if !desk.asked.is_empty() && dice.roll(3) == 0 {
+                desk.complete();
+                desk.settle();
+            }
+            for (ask, result) in desk.take_answers() {
+                let stored = result.expect("nothing fails before the power does");
+                told.push((ask, stored.log_offset.0, stored.queue_offset.0));
+            }
         }
-        if !desk.asked.is_empty() && dice.roll(3) == 0 {
-            desk.complete();
-            desk.settle();
-        }
-        for (ask, result) in desk.take_answers() {
-            let stored = result.expect("nothing fails before the power does");
-            acknowledged.push((ask, stored.log_offset.0, stored.queue_offset.0));
+        // In ASYNC only what was flushed is promised.
+        let durable = desk.durable();
+        told.retain(|one| run.sync || one.1 < durable);
+        self.acknowledged.extend(told);
+        // The write under way leaves anything.
+        if let Some((_, Asked::Write { .. })) = desk.asked.front() {
+            let (_, mut asked) = desk.asked.pop_front().expect("seen");
+            if let Asked::Write { sync, .. } = &mut asked {
+                *sync = false;
+            }
+            desk.do_on_disk(&asked);
         }
     }
-    // The write under way leaves anything.
-    if let Some((_, Asked::Write { .. })) = desk.asked.front() {
-        let (_, mut asked) = desk.asked.pop_front().expect("seen");
-        if let Asked::Write { sync, .. } = &mut asked {
-            *sync = false;
+
+    fn check(&self, seen: &BTreeMap<u64, (u64, Vec<u8>)>) -> Result<(), TestCaseError> {
+        for (_, found) in seen.values() {
+            let number = found.first_chunk().expect("bodies begin with their number");
+            let ask = u64::from_be_bytes(*number);
+            let sent = self.sent.get(ask as usize).map(|bytes| body(ask, *bytes));
+            prop_assert_eq!(sent.as_ref(), Some(found), "nobody sent that");
         }
-        desk.do_on_disk(&asked);
+        for (ask, at, queue_offset) in &self.acknowledged {
+            let expected = (*queue_offset, body(*ask, self.sent[*ask as usize]));
+            prop_assert_eq!(seen.get(at), Some(&expected), "{} at {} is lost", ask, at);
+        }
+        Ok(())
     }
-    acknowledged
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
-    /// The promise: what was acknowledged in SYNC is there after every loss of power, at its place,
-    /// with its bytes; nothing is there that nobody sent; queues have no gap; and the next life goes
-    /// on from there.
+    /// The promise: what was acknowledged in SYNC is there after every loss of power, at its
+    /// place, with its bytes; nothing is there that nobody sent; and the next life goes on from
+    /// there.
     #[test]
-    fn an_acknowledged_record_survives_every_crash(lives in prop::collection::vec(any_run(), 1..4)) {
-        let mut files = MemoryFiles::default();
-        let mut acknowledged: Vec<(u64, u64, u64)> = Vec::new();
-        let mut ask = 0;
-        for (number, run) in lives.iter().enumerate() {
-            let mode = if run.sync { FlushMode::Sync } else { FlushMode::Async };
-            let mut dice = Dice(run.seed);
-            let mut next = [0u64; 4];
-            let mut seen = Vec::new();
-            let recovered = recover(&mut files, &config(mode, SEGMENT), &mut |record| {
-                seen.push((record.log_offset(), record.queue_offset(), record.body().to_vec()));
-            });
-            let recovered = match recovered {
-                Ok(recovered) => recovered,
-                Err(refused) => return Err(TestCaseError::fail(format!("life {number}: {refused}"))),
-            };
-            for (ask, at, queue_offset) in &acknowledged {
-                let found = seen.iter().find(|one| one.0 == *at);
-                let Some(found) = found else {
-                    return Err(TestCaseError::fail(format!("life {number}: {ask} at {at} is lost")));
-                };
-                prop_assert_eq!(found.1, *queue_offset);
-                prop_assert!(found.2.iter().all(|byte| *byte == *ask as u8));
-            }
-            // The next offsets, as the queue tables count them. The body says which append it was;
-            // queues are not in the image, so they start where no queue has been.
-            let used = seen.iter().map(|one| one.1 + 1).max().unwrap_or(0);
-            next.fill(used);
-            let prepared = recovered.end.0 / SEGMENT + 40;
-            let recovered = Recovered {
-                prepared: LogOffset(prepared * SEGMENT),
-                segments: (recovered.first.0 / SEGMENT..prepared).map(|number| LogOffset(number * SEGMENT)).collect(),
-                ..recovered
-            };
-            abort::begin_run(&mut files, &root(), 1).expect("memory");
-            let mut desk = Desk::on(files, mode, SEGMENT, &recovered, &boot(4, used));
-            desk.now.mono = crate::ids::Micros(1_000_000 * (number as u64 + 1));
-            desk.tell(Input::Mark(Mark::Prepared(recovered.prepared)));
-            let told = live(&mut desk, &run.appends, &mut dice, &mut ask);
-            if run.sync {
-                acknowledged.extend(told);
-            } else {
-                // Only what was flushed is promised.
-                let durable = desk.durable();
-                acknowledged.extend(told.into_iter().filter(|one| one.1 < durable));
-            }
-            files = desk.files;
-            files.lose_power(&mut dice);
+    fn an_acknowledged_record_survives_every_crash(runs in prop::collection::vec(any_run(), 1..5)) {
+        let mut world = World::default();
+        for run in &runs {
+            world.live(run)?;
         }
     }
 }
