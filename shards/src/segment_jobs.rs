@@ -2,8 +2,9 @@
 //!
 //! At most one step is under way. A step is as long as the log's last write, within
 //! 64 KiB and 1 MiB; steps follow each other at 64 MB/s, or a tenth faster than the log itself
-//! writes, so that it never catches up with the segments being made. Before a store is ready
-//! nobody is disturbed, and steps follow each other at once.
+//! writes, so that it never catches up with the segments being made. While the log writes nothing,
+//! steps are long, since few long ones take less of the CPU; before a store is ready they follow
+//! each other at once.
 
 use std::cell::Cell;
 use std::io;
@@ -67,7 +68,12 @@ impl Pace {
         let last = traffic.map_or(0, |traffic| {
             traffic.last_write_bytes.load(Ordering::Relaxed)
         });
-        step_bytes(last)
+        let idle = traffic.is_some() && self.log_rate.get() == 0.0;
+        if idle {
+            STEP_BYTES_MAX
+        } else {
+            step_bytes(last)
+        }
     }
 
     /// Waits until a step of `bytes` may begin.
