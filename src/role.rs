@@ -164,7 +164,8 @@ pub enum Letter {
     QueueFirst { queue: QueueKey, first: QueueOffset },
 
     // ---- requests handed on to who owns what they ask for
-    /// shard -> owner shard, control: a whole frame (without its length word) as payload. Answered by
+    /// shard -> owner shard, control: a whole frame (without its length word) as payload. Answered
+    /// by
     /// `Reply`, later or never.
     Forward { conn: Conn, peer: SocketAddr },
     /// any -> the connection's shard: `head` bytes of a whole frame (length word first), then log

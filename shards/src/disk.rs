@@ -7,9 +7,9 @@
 //!  Effect::Read   tail, else page cache, else the device                this thread, else ring
 //! ```
 //!
-//! The core's loop calls the verbs, hands completions to [`Disk::completed`] and takes what is ready
-//! with [`Disk::next_answer`]. Nothing is decided here: a write answers "every byte and the flush" or
-//! an error, and what an error means is the log role's business.
+//! The core's loop calls the verbs, hands completions to [`Disk::completed`] and takes what is
+//! ready with [`Disk::next_answer`]. Nothing is decided here: a write answers "every byte and the
+//! flush" or an error, and what an error means is the log role's business.
 //!
 //! A durable write is a write linked to a flush, and both results count: a failed or short write
 //! cancels its flush, a short one is a failure, and no other way of chaining is used, since those

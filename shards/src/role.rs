@@ -1,7 +1,7 @@
 //! All that a role can hear and ask: two enums, generic over the application's letters and marks.
 //!
-//! A role is a state machine that lives on exactly one core. It opens no file and no socket, reads no
-//! clock, draws no random number: [`Role::handle`] gets the time and one [`Input`] and leaves
+//! A role is a state machine that lives on exactly one core. It opens no file and no socket, reads
+//! no clock, draws no random number: [`Role::handle`] gets the time and one [`Input`] and leaves
 //! [`Effect`]s, which are plain values. Nothing has happened when it returns.
 
 use std::fmt::Debug;
@@ -185,8 +185,8 @@ pub struct LastBlock {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReadAt {
-    /// From the chunks if they still hold the range, else from the segment. The role has seen a mark
-    /// that covers it.
+    /// From the chunks if they still hold the range, else from the segment. The role has seen a
+    /// mark that covers it.
     Log(LogOffset),
     File(FileRef, u64),
 }

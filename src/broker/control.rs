@@ -1,5 +1,6 @@
-//! The control role: the one writer of topics, groups, members and settings; it also keeps the log's
-//! next segment ready, registers with the name servers and saves what has to outlive the process.
+//! The control role: the one writer of topics, groups, members and settings; it also keeps the
+//! log's next segment ready, registers with the name servers and saves what has to outlive the
+//! process.
 //!
 //! ```text
 //!  shard -- Forward (a frame) --> control: tables change

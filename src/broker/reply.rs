@@ -153,8 +153,8 @@ impl Replies {
     /// Tells a letter, behind those that wait already.
     ///
     /// # Errors
-    /// The edge is full, and so is the place for letters that wait; or the letter is too long for any
-    /// edge.
+    /// The edge is full, and so is the place for letters that wait; or the letter is too long for
+    /// any edge.
     pub fn tell(
         &mut self,
         fx: &mut Effects<'_>,

@@ -6,8 +6,8 @@ use crate::ids::Millis;
 use crate::wire::message_id::{MessageId, UniqueKey};
 
 impl State {
-    /// Java's form of a message id, for clients that make none. The shard's number keeps the keys of
-    /// two cores apart.
+    /// Java's form of a message id, for clients that make none. The shard's number keeps the keys
+    /// of two cores apart.
     pub(super) fn make_unique_key(&mut self) -> MessageId {
         self.keys_made = self.keys_made.wrapping_add(1);
         let key = UniqueKey {

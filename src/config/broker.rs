@@ -59,8 +59,8 @@ settings! {
     /// The interface that is listened on; 0.0.0.0 is all of them.
     "bindAddress" => bind_address: String = "0.0.0.0",
         NAME, "", AtStart, Used, "first lines of the log";
-    /// The port for clients; the one two below is listened on as well (VIP). 0: any free port, and no
-    /// VIP.
+    /// The port for clients; the one two below is listened on as well (VIP). 0: any free port, and
+    /// no VIP.
     "listenPort" => listen_port: u16 = "10911",
         Whole(0, 65_535), "port", AtStart, Used, "route (105)";
     /// The port for slaves; 0: listenPort + 1.

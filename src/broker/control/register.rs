@@ -1,5 +1,5 @@
-//! Registration with the name servers (namesrv 2.2): everything at first contact and every 30 s, and
-//! at once whatever topics changed.
+//! Registration with the name servers (namesrv 2.2): everything at first contact and every 30 s,
+//! and at once whatever topics changed.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

@@ -1,10 +1,11 @@
 //! The log's next segment, ahead of need, and how full the disk is.
 //!
 //! A segment's blocks are zero-written before the log appends to them, so that appending overwrites
-//! blocks that the file system has already placed (half the latency of new ones). A segment is handed
-//! over with its first part zero-written; zeroing then goes on ahead of the log in steps, and
-//! `Mark::Prepared` follows it, until one whole segment lies ready behind the one in use. Should the
-//! log come close, zeroing of that segment stops for good and its rest is appended to as it is:
+//! blocks that the file system has already placed (half the latency of new ones). A segment is
+//! handed over with its first part zero-written; zeroing then goes on ahead of the log in steps,
+//! and
+//! `Mark::Prepared` follows it, until one whole segment lies ready behind the one in use. Should
+//! the log come close, zeroing of that segment stops for good and its rest is appended to as it is:
 //! slower, never refused, and never both at one place.
 
 use std::path::PathBuf;
