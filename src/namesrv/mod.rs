@@ -4,15 +4,10 @@
 //! out, time is an argument, a connection is a number. Nothing here knows the wire or the disk.
 //! Spec: namesrv.
 
-mod bodies;
 mod kv;
 pub mod role;
 mod routes;
 
-pub use bodies::{
-    BodyError, BrokerData, BrokerMemberGroup, ClusterInfo, DataVersion, KvTable, MemberGroup,
-    QueueData, RegisterBody, TopicConfig, TopicList, TopicRouteData, parse_inflated, render,
-};
 pub use kv::{KvConfig, KvError, ORDER_TOPIC_CONFIG};
 pub use role::{Namesrv, NamesrvSettings};
 pub use routes::{
