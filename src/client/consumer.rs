@@ -331,7 +331,7 @@ impl<'a> Consumer<'a> {
         owned.pull = None;
         let code = ResponseCode(answer.code);
         match code {
-            ResponseCode::SUCCESS => return self.hand_on(&queue, answer, output),
+            ResponseCode::SUCCESS => self.hand_on(&queue, answer, output),
             ResponseCode::PULL_NOT_FOUND
             | ResponseCode::PULL_RETRY_IMMEDIATELY
             | ResponseCode::PULL_OFFSET_MOVED => {

@@ -1,7 +1,8 @@
 //! The name server: which broker serves which topic, and at which address.
 //!
-//! [`Routes`] and [`KvConfig`] are plain values: registrations and requests go in, answers come
-//! out, time is an argument, a connection is a number. Nothing here knows the wire or the disk.
+//! [`Routes`] and [`KvConfig`] are plain values: registrations and requests go in, bodies of
+//! answers come out, time is an argument, a connection is a number. They know neither frames nor
+//! the disk.
 //! Spec: namesrv.
 
 mod kv;
