@@ -5,6 +5,7 @@
 pub mod boot;
 pub mod broker;
 pub mod cli;
+pub mod client;
 pub mod commands;
 pub mod config;
 pub mod flow;

@@ -19,7 +19,9 @@ pub use groups::{
     SubscriptionGroupConfig, SubscriptionGroupTable,
 };
 pub use register::{RegisterBody, RegisterBodyError, TEXT_FORM_VERSION_MIN, WRAPPED_VERSION_MIN};
-pub use routes::{BrokerData, BrokerMemberGroup, ClusterInfo, QueueData, TopicRouteData};
+pub use routes::{
+    BrokerData, BrokerMemberGroup, ClusterInfo, MemberGroup, QueueData, TopicRouteData,
+};
 pub use topics::{DataVersion, KvTable, TopicConfig, TopicConfigTable, TopicFilterType, TopicList};
 
 /// An enumeration of Java: a name, or by C++ its ordinal.

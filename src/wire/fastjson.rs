@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io;
 use std::marker::PhantomData;
 
 use serde::de::{DeserializeOwned, Error as _, MapAccess, Visitor};
@@ -72,6 +73,39 @@ pub fn from_object<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, BodyError> {
 /// If a map has keys that are neither text nor numbers; none of ours has.
 pub fn to_vec<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
     serde_json::to_vec(value).expect("bodies have text or numbers as keys and no other errors")
+}
+
+/// Writes a body as compact JSON with everything beyond ASCII as `\uXXXX`. A name server's answers
+/// are written so: Go's clients cut route data at its commas and colons. namesrv 1.
+///
+/// # Panics
+/// As [`to_vec`].
+pub fn to_ascii_vec<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut serializer = serde_json::Serializer::with_formatter(&mut out, AsciiOnly);
+    let written = value.serialize(&mut serializer);
+    written.expect("bodies have text or numbers as keys, and a vector takes every write");
+    out
+}
+
+struct AsciiOnly;
+
+impl serde_json::ser::Formatter for AsciiOnly {
+    fn write_string_fragment<W>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()>
+    where
+        W: ?Sized + io::Write,
+    {
+        for c in fragment.chars() {
+            if c.is_ascii() {
+                writer.write_all(&[c as u8])?;
+                continue;
+            }
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                write!(writer, "\\u{unit:04x}")?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Writes a text of the dialect anew as strict, compact JSON.

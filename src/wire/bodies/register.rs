@@ -135,7 +135,10 @@ impl RegisterBody {
                 .topic_config_table
                 .insert(topic.topic_name.clone(), topic);
         }
-        let filter_server_list = fastjson::from_slice(input.part()?)?;
+        let filter_server_list = match input.part()? {
+            b"" => Vec::new(),
+            json => fastjson::from_slice(json)?,
+        };
         if version >= TEXT_FORM_VERSION_MIN {
             for _ in 0..input.number()? {
                 let mapping: serde_json::Value = fastjson::from_slice(input.part()?)?;
