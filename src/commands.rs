@@ -1,7 +1,10 @@
 //! What each command does: configuration in, a running process or an exit status out.
 
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use clap::Parser;
 use shards::log_lines::{self, LogLines};
@@ -9,6 +12,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::cli::{self, Cli, Command};
+use crate::client::{self, ClientError, ReceiveOptions, SendOptions, Stored};
 use crate::config::{
     self, BrokerConfig, Flag, FlushDiskType, Layout, LoadError, Loaded, NamesrvConfig,
     Surroundings, allowed_cpus, default_layout,
@@ -31,6 +35,8 @@ enum CommandError {
     Node(#[from] NodeError),
     #[error("the logger cannot be set up: {0}")]
     Logger(log::SetLoggerError),
+    #[error(transparent)]
+    Client(#[from] ClientError),
     #[error("the broker did not stop cleanly; the next start recovers: {0}")]
     Stop(String),
 }
@@ -48,7 +54,8 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Standalone(standalone) => run_standalone(&standalone),
         Command::Broker(broker) => run_broker(&broker),
         Command::Namesrv(namesrv) => run_namesrv(&namesrv),
-        Command::Send(_) | Command::Receive(_) => return ExitCode::FAILURE,
+        Command::Send(message) => run_send(&message),
+        Command::Receive(receive) => run_receive(&receive),
         Command::Keys(keys) => {
             let table = if keys.namesrv {
                 config::key_table::<NamesrvConfig>()
@@ -118,6 +125,61 @@ fn run_namesrv(namesrv: &cli::Namesrv) -> Result<(), CommandError> {
         },
         lines,
     )
+}
+
+fn run_send(message: &cli::SendMessage) -> Result<(), CommandError> {
+    warnings();
+    let name_servers = name_servers(&message.at)?;
+    let sent = client::send(&SendOptions {
+        name_servers: &name_servers,
+        topic: &message.topic,
+        tag: message.tag.as_deref(),
+        key: message.key.as_deref(),
+        body: message.body.as_bytes(),
+    })?;
+    println!(
+        "msgId={} broker={} queue={} offset={}",
+        sent.msg_id, sent.broker, sent.queue_id, sent.queue_offset
+    );
+    if sent.stored != Stored::Fully {
+        eprintln!("ringmq: {}", sent.stored);
+    }
+    Ok(())
+}
+
+fn run_receive(receive: &cli::Receive) -> Result<(), CommandError> {
+    warnings();
+    let name_servers = name_servers(&receive.at)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGINT] {
+        signal_hook::flag::register(signal, stop.clone()).map_err(NodeError::Signals)?;
+    }
+    let options = ReceiveOptions {
+        name_servers: &name_servers,
+        topic: &receive.topic,
+        group: &receive.group,
+        follow: receive.follow,
+        stop: &stop,
+    };
+    let mut output = std::io::stdout().lock();
+    client::receive(&options, &mut |message| {
+        output.write_all(&message.body)?;
+        output.write_all(b"\n")?;
+        output.flush()
+    })?;
+    Ok(())
+}
+
+/// A client's log lines: what a person at a terminal has to know.
+fn warnings() {
+    let env = env_logger::Env::default().default_filter_or("warn");
+    // Only a test could have set a logger before.
+    let _ = env_logger::Builder::from_env(env).try_init();
+}
+
+fn name_servers(at: &cli::At) -> Result<Vec<String>, CommandError> {
+    let around = Surroundings::of_this_process()?;
+    Ok(at.addresses(around.namesrv_addr.as_ref()).0)
 }
 
 /// `info` and above to standard error, or what RUST_LOG says.

@@ -161,7 +161,7 @@ fn errors_say_cause_and_cure() {
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = gone.local_addr().unwrap().to_string();
     drop(gone);
-    let text = send(&options(&[address.clone()], TOPIC))
+    let text = send(&options(std::slice::from_ref(&address), TOPIC))
         .unwrap_err()
         .to_string();
     assert!(
@@ -239,7 +239,7 @@ fn queues_are_shared_as_java_shares_them() {
     let cases: [(i32, usize, &[std::ops::Range<i32>]); 4] = [
         (8, 3, &[0..3, 3..6, 6..8]),
         (2, 3, &[0..1, 1..2, 2..2]),
-        (4, 1, &[0..4]),
+        (3, 1, std::slice::from_ref(&(0..3))),
         (4, 2, &[0..2, 2..4]),
     ];
     for (count, members, shares) in cases {

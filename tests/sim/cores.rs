@@ -18,7 +18,6 @@ use ringmq::role::{self, CONTROL, DISPATCH, Effect, INDEX, LOG, Letter, Mark, Ri
 use ringmq::store::dispatch::{Dispatch, DispatchConfig, DispatchCounters};
 use ringmq::store::index::Index;
 use ringmq::store::log::{Log, LogConfig};
-use ringmq::store::segment;
 use shards::chunk::{Tail, tail};
 use shards::files::{self, Job, LogDir, SegmentTable};
 use shards::mesh::{EdgeSize, Inlet, Marks, Outlets, edge};
@@ -442,7 +441,9 @@ impl World {
     fn segment_of(&self, at: LogOffset) -> PathBuf {
         let bytes = self.log_dir.segment_bytes;
         let start = LogOffset(at.0 / bytes * bytes);
-        self.log_dir.path.join(segment::name(start))
+        self.log_dir
+            .path
+            .join(shards::segments::segment_name(start))
     }
 
     fn content(&self, write: &Written) -> Vec<u8> {
@@ -546,7 +547,7 @@ impl World {
         let (path, within) = match at {
             ReadAt::Log(at) => {
                 let range = LogRange { at: *at, len };
-                if let Some(bytes) = self.from_tail(range) {
+                if let Some(bytes) = self.tail_bytes(range) {
                     return Ok(bytes);
                 }
                 (self.segment_of(*at), at.0 % self.log_dir.segment_bytes)
@@ -562,7 +563,7 @@ impl World {
         }
     }
 
-    fn from_tail(&self, range: LogRange) -> Option<Vec<u8>> {
+    fn tail_bytes(&self, range: LogRange) -> Option<Vec<u8>> {
         let lease = self.tail.lease(range)?;
         Some(lease.pieces().concat())
     }
@@ -735,6 +736,7 @@ fn make_control(
 ) -> Control {
     let store = &plan.store;
     let config = ControlConfig {
+        log: std::sync::Arc::default(),
         root: store.root.clone(),
         shards: plan.shards,
         offsets_interval_ms: 5000,

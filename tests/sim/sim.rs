@@ -4,7 +4,7 @@ use std::io;
 
 use ringmq::boot::{self, Opened};
 use ringmq::role::{CONTROL, DISPATCH, INDEX, LOG, Mark};
-use ringmq::store::lock;
+use ringmq::store::abort;
 
 use crate::cores::World;
 use crate::decoder;
@@ -163,7 +163,7 @@ impl Sim {
             .map_err(|error| error.to_string())
             .and_then(|opened| {
                 self.check_twice(&opened)?;
-                let begun = lock::begin_run(&mut self.disk, &self.plan.store.root, 1);
+                let begun = abort::begin_run(&mut self.disk, &self.plan.store.root, 1);
                 begun.map_err(|error: io::Error| error.to_string())?;
                 Ok(opened)
             });

@@ -202,6 +202,7 @@ impl Workload {
         conn
     }
 
+    #[expect(clippy::too_many_arguments, reason = "a request's parts")]
     fn put(
         &mut self,
         place: usize,
