@@ -400,6 +400,14 @@ where
         .ok_or_else(|| D::Error::custom("no number, or one that is too large"))
 }
 
+/// Reads a list of numbers, each as [`number`] does; null is the empty list.
+pub(super) fn numbers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<i64>, D::Error> {
+    #[derive(Deserialize)]
+    struct Number(#[serde(deserialize_with = "number")] i64);
+    let list = Option::<Vec<Number>>::deserialize(deserializer)?.unwrap_or_default();
+    Ok(list.into_iter().map(|Number(number)| number).collect())
+}
+
 /// Reads a value of which null means the default, for `deserialize_with`.
 pub(super) fn nullable<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::super::fastjson::{MessageQueue, nullable, number};
+use super::super::fastjson::{MessageQueue, nullable, number, numbers};
 use super::java_enum;
 use super::topics::DataVersion;
 
@@ -111,8 +111,8 @@ pub struct SubscriptionData {
     /// Legacy.
     #[serde(deserialize_with = "nullable")]
     pub class_filter_mode: bool,
-    /// Hashes of the tags as the client computed them: not to be trusted.
-    #[serde(deserialize_with = "nullable")]
+    /// Hashes of the tags as the client computed them: not to be trusted. Go writes them as text.
+    #[serde(deserialize_with = "numbers")]
     pub code_set: Vec<i64>,
     /// `TAG` (also if absent) or `SQL92`.
     #[serde(skip_serializing_if = "Option::is_none")]

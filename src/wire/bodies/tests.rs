@@ -4,6 +4,17 @@ use super::*;
 use crate::wire::fastjson::{from_object, from_slice, to_vec};
 
 #[test]
+fn the_hashes_of_tags_may_come_as_text_as_go_writes_them() {
+    let body = concat!(
+        r#"{"clientID":"c","consumerDataSet":[{"groupName":"g","subscriptionDataSet":[{"#,
+        r#""codeSet":["65","-67",68],"subString":"A||C","tagsSet":["A","C"],"topic":"t"}]}]}"#
+    );
+    let data: HeartbeatData = from_object(body.as_bytes()).unwrap();
+    let subscription = &data.consumer_data_set[0].subscription_data_set[0];
+    assert_eq!(subscription.code_set, [65, -67, 68]);
+}
+
+#[test]
 fn a_heartbeat_of_the_cpp_client_is_read() {
     let body = concat!(
         r#"{"clientID":"1-127.0.0.1@DEFAULT","consumerDataSet":[{"consumeFromWhere":0,"#,
