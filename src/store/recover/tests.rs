@@ -524,6 +524,25 @@ fn after_a_clean_end_only_what_somebody_needs_is_read() {
 }
 
 #[test]
+fn after_a_crash_the_whole_segment_of_the_mark_is_read() {
+    let mut image = Image::new(SEGMENT, 2, &[100, 200, 300]);
+    let (bad, end) = (image.records[1].at, image.end);
+    image = image.recorded(FlushMode::Sync, end);
+    image.edit(bad + 100, |bytes| bytes[0] ^= 1);
+    let config = RecoverConfig {
+        dispatched_from: LogOffset(end),
+        ..config(FlushMode::Sync, SEGMENT)
+    };
+    let refused = recover(&mut image.files, &config, &mut |_| {}).expect_err("rot in sight");
+    assert!(
+        matches!(&refused, Refused::Damaged { at, .. } if at.0 == bad),
+        "{refused}"
+    );
+    abort::end_run(&mut image.files, &root()).expect("memory");
+    recover(&mut image.files, &config, &mut |_| {}).expect("not read after a clean end");
+}
+
+#[test]
 fn a_record_longer_than_any_here_is_refused_and_not_cut() {
     let mut image = Image::new(8 << 20, 1, &[100, 100]).recorded(FlushMode::Async, 0);
     let last = image.records[1].at;
