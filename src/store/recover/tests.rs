@@ -458,7 +458,8 @@ fn everything_from_the_recorded_mark_on_is_synced() {
 
 #[test]
 fn what_is_no_segment_is_refused_by_name() {
-    let damage: [(&str, fn(&mut MemoryFiles), &str); 4] = [
+    type Damage = fn(&mut MemoryFiles);
+    let damage: [(&str, Damage, &str); 4] = [
         (
             "notes.txt",
             |files| files.put(&root().join("commitlog/notes.txt"), vec![1]),
