@@ -458,7 +458,8 @@ fn everything_from_the_recorded_mark_on_is_synced() {
 
 #[test]
 fn what_is_no_segment_is_refused_by_name() {
-    let damage: [(&str, fn(&mut MemoryFiles), &str); 4] = [
+    type Damage = fn(&mut MemoryFiles);
+    let damage: [(&str, Damage, &str); 4] = [
         (
             "notes.txt",
             |files| files.put(&root().join("commitlog/notes.txt"), vec![1]),
@@ -521,6 +522,25 @@ fn after_a_clean_end_only_what_somebody_needs_is_read() {
         "from the checkpoint"
     );
     assert_eq!(none.last_block, all.last_block);
+}
+
+#[test]
+fn after_a_crash_the_whole_segment_of_the_mark_is_read() {
+    let mut image = Image::new(SEGMENT, 2, &[100, 200, 300]);
+    let (bad, end) = (image.records[1].at, image.end);
+    image = image.recorded(FlushMode::Sync, end);
+    image.edit(bad + 100, |bytes| bytes[0] ^= 1);
+    let config = RecoverConfig {
+        dispatched_from: LogOffset(end),
+        ..config(FlushMode::Sync, SEGMENT)
+    };
+    let refused = recover(&mut image.files, &config, &mut |_| {}).expect_err("rot in sight");
+    assert!(
+        matches!(&refused, Refused::Damaged { at, .. } if at.0 == bad),
+        "{refused}"
+    );
+    abort::end_run(&mut image.files, &root()).expect("memory");
+    recover(&mut image.files, &config, &mut |_| {}).expect("not read after a clean end");
 }
 
 #[test]
