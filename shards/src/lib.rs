@@ -46,9 +46,15 @@ pub mod ring;
 pub mod role;
 mod segment_jobs;
 pub mod segments;
+mod sleep;
 pub mod stall;
 mod stop;
 mod turn;
+
+/// What `sleep` is built on, so that its test can put loom in its place.
+mod sync {
+    pub use std::sync::atomic::{AtomicBool, Ordering, fence};
+}
 
 pub use ids::{
     Conn, FileDir, FileRef, ListenerId, LogOffset, LogRange, Micros, Millis, RoleId, Ticket,

@@ -13,13 +13,14 @@
 
 use std::cell::UnsafeCell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use crate::ids::RoleId;
 use crate::role::{Full, Mark};
+use crate::sleep::SleepFlag;
 
 /// How much one edge can hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -367,10 +368,9 @@ impl<M: Mark> Default for Marks<M> {
 }
 
 /// Wakes a sleeping core. The sleeper says that it will sleep, then looks once more at everything
-/// that could have reached it; the sender tells, then looks whether the receiver sleeps. The two
-/// fences make it impossible that both miss each other.
+/// that could have reached it; the sender tells, then looks whether the receiver sleeps.
 pub struct Doorbell {
-    sleeps: Padded<AtomicBool>,
+    sleeps: Padded<SleepFlag>,
     event: OwnedFd,
 }
 
@@ -391,19 +391,16 @@ impl Doorbell {
 
     /// The sleeper: after this, look at every inlet and mark again, and only then sleep.
     pub fn fall_asleep(&self) {
-        self.sleeps.0.store(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        self.sleeps.0.fall_asleep();
     }
 
     pub fn wake_up(&self) {
-        self.sleeps.0.store(false, Ordering::Relaxed);
+        self.sleeps.0.wake_up();
     }
 
     /// The sender, after it told something. Returns whether a system call was needed.
     pub fn ring(&self) -> bool {
-        fence(Ordering::SeqCst);
-        let asleep =
-            self.sleeps.0.load(Ordering::Relaxed) && self.sleeps.0.swap(false, Ordering::Relaxed);
+        let asleep = self.sleeps.0.must_wake();
         if asleep {
             // The counter cannot overflow: one ring per sleep. A failure could only be EAGAIN,
             // and then the sleeper has a wake-up waiting anyway.

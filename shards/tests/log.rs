@@ -21,6 +21,8 @@ use shards::segments::{Segments, segment_name};
 use shards::{Effect, FileDir, FileRef, Input, LastBlock, LogOffset, LogRange, ReadAt, Ticket};
 
 const SEGMENT_BYTES: u64 = 4 << 20;
+const END: u64 = SEGMENT_BYTES + SEGMENT_BYTES / 2;
+const TAIL_FROM: u64 = END - CHUNK_BYTES - CHUNK_BYTES / 2;
 
 /// The log's bytes from `at` on.
 fn log_bytes(at: u64, len: usize) -> Vec<u8> {
@@ -34,14 +36,16 @@ struct Log {
     segments: Arc<Segments>,
 }
 
-/// Two segments full of [`log_bytes`], or of zeros.
+/// Two segments, of [`log_bytes`] as far as the tail of [`filled_tail`] does not have them, or of
+/// zeros.
 fn log(filled: bool) -> Log {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
     for start in [0, SEGMENT_BYTES] {
         let file = File::create(dir.path().join(segment_name(LogOffset(start)))).expect("a file");
         file.set_len(SEGMENT_BYTES).expect("space");
         if filled {
-            file.write_all_at(&log_bytes(start, SEGMENT_BYTES as usize), 0)
+            let len = SEGMENT_BYTES.min(TAIL_FROM - start);
+            file.write_all_at(&log_bytes(start, len as usize), 0)
                 .expect("space");
             file.sync_all().expect("a device");
         }
@@ -73,6 +77,15 @@ impl Log {
         }
     }
 
+    /// Has the page cache hold the page at `at` of the first segment, and no other one for it.
+    fn cache_page(&self, at: u64) {
+        let path = self.dir.path().join(segment_name(LogOffset(0)));
+        let file = File::open(path).expect("it is there");
+        // SAFETY: advice for a descriptor that is open.
+        unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) };
+        file.read_exact_at(&mut [0; 10], at).expect("it is there");
+    }
+
     fn plan(&self, tail: shards::chunk::Tail) -> LogPlan {
         LogPlan {
             tail,
@@ -85,12 +98,12 @@ impl Log {
     }
 }
 
-/// A tail of three chunks whose last 1.5 are filled up to `end`.
-fn filled_tail(end: u64) -> (TailWriter, shards::chunk::Tail) {
-    let from = end - CHUNK_BYTES - CHUNK_BYTES / 2;
-    let (mut writer, tail) = tail(3 * CHUNK_BYTES, LogOffset(from)).expect("memory");
-    let bytes = log_bytes(from, (end - from) as usize);
-    assert!(writer.make_room(bytes.len() as u64, LogOffset(from)));
+/// A tail of three chunks that is filled up to [`END`].
+fn filled_tail() -> (TailWriter, shards::chunk::Tail) {
+    let from = LogOffset(TAIL_FROM);
+    let (mut writer, tail) = tail(3 * CHUNK_BYTES, from).expect("memory");
+    let bytes = log_bytes(TAIL_FROM, (END - TAIL_FROM) as usize);
+    assert!(writer.make_room(bytes.len() as u64, from));
     writer.append(&bytes);
     (writer, tail)
 }
@@ -129,8 +142,6 @@ fn answer(ranges: &[(u64, u32)]) -> Vec<u8> {
     b"head".iter().copied().chain(bodies).collect()
 }
 
-const END: u64 = SEGMENT_BYTES + SEGMENT_BYTES / 2;
-
 const REQUESTS: [&[(u64, u32)]; 10] = [
     &[(END - 1000, 1000)],
     &[(END - 300_000, 200_000), (END - 1000, 5)],
@@ -157,7 +168,7 @@ const REQUESTS: [&[(u64, u32)]; 10] = [
 #[test]
 fn ranges_come_from_tail_cache_or_device_and_are_the_same() {
     let log = log(true);
-    let (_writer, tail) = filled_tail(END);
+    let (_writer, tail) = filled_tail();
     for (cached, sendfile) in [(true, true), (true, false), (false, true)] {
         let mut plan = plan(1, vec![role(0, 0, ranges_role)], &[0]);
         plan.log = Some(log.plan(tail.clone()));
@@ -191,9 +202,28 @@ fn ranges_come_from_tail_cache_or_device_and_are_the_same() {
 }
 
 #[test]
+fn a_range_that_is_cached_in_part_is_followed_by_its_own_rest() {
+    let log = log(true);
+    let (_writer, tail) = filled_tail();
+    let mut plan = plan(1, vec![role(0, 0, ranges_role)], &[0]);
+    plan.log = Some(log.plan(tail));
+    let running = run(plan);
+    let mut socket = connect(&running);
+    for page in 1..20 {
+        log.forget_cache();
+        log.cache_page(0);
+        log.cache_page(page * 40_000);
+        let request = [(0, 20_000), (page * 40_000, 100), (END - 10, 10)];
+        send_frame(&mut socket, &ask(&request));
+        assert!(read_frame(&mut socket) == answer(&request), "{page}");
+    }
+    stop(running, &[0]);
+}
+
+#[test]
 fn many_slow_readers_share_a_small_pool() {
     let log = log(true);
-    let (_writer, tail) = filled_tail(END);
+    let (_writer, tail) = filled_tail();
     let mut plan = plan(1, vec![role(0, 0, ranges_role)], &[0]);
     plan.log = Some(log.plan(tail));
     plan.limits.cold_buffers = 1;
@@ -204,6 +234,7 @@ fn many_slow_readers_share_a_small_pool() {
     log.forget_cache();
     let mut stuck = connect(&running);
     send_frame(&mut stuck, &ask(&[(0, 4_000_000)]));
+    wait_until(|| running.counters()[0].sends_blocked.get() > 0);
     let readers: Vec<_> = (0..6u32)
         .map(|reader| {
             let mut socket = connect(&running);
@@ -234,7 +265,7 @@ fn many_slow_readers_share_a_small_pool() {
 #[test]
 fn a_range_that_nobody_holds_closes_the_connection() {
     let log = log(true);
-    let (_writer, tail) = filled_tail(END);
+    let (_writer, tail) = filled_tail();
     let mut plan = plan(1, vec![role(0, 0, ranges_role)], &[0]);
     plan.log = Some(log.plan(tail));
     let running = run(plan);
