@@ -332,6 +332,19 @@ fn a_message_is_found_by_its_place_in_the_log() {
     );
 }
 
+/// A record that stands in another's body begins there, but says another place.
+#[test]
+fn a_record_inside_a_body_is_not_found() {
+    let mut world = World::new();
+    world.send("T", "0", "", &[b'y'; 100]);
+    let inner = world.log.clone();
+    world.send("T", "0", "", &inner);
+    // The body begins after 88 bytes of an IPv4 record (remoting 13).
+    let inside = (inner.len() + 88).to_string();
+    assert_eq!(world.log[inner.len() + 88..][..inner.len()], inner);
+    assert_eq!(world.ask(33, &[("offset", &inside)], b"").code, code(1));
+}
+
 fn by_key<'a>(key: &'a str, max: &'a str) -> Fields<'a> {
     let mut fields = vec![("topic", "T"), ("maxNum", max)];
     fields.extend([("beginTimestamp", "1"), ("endTimestamp", "9"), ("key", key)]);
