@@ -59,12 +59,13 @@ pub struct Standalone {
     #[arg(long, value_name = "ADDR")]
     pub bind: Option<String>,
 
-    /// Port of the name server, the one that clients are given
-    #[arg(long, value_name = "N", default_value_t = 9876, value_parser = port())]
+    /// Port of the name server, the one that clients are given; 0 for any free one
+    #[arg(long, value_name = "N", default_value_t = 9876)]
     pub namesrv_port: u16,
 
-    /// Port of the broker, which clients learn from the name server [default: 10911]
-    #[arg(long, value_name = "N", value_parser = port())]
+    /// Port of the broker, which clients learn from the name server; 0 for any free one
+    /// [default: 10911]
+    #[arg(long, value_name = "N")]
     pub broker_port: Option<u16>,
 
     /// Configuration file of the broker, in RocketMQ's format; flags override it
@@ -186,10 +187,6 @@ pub struct Keys {
     /// The keys of a name server instead of a broker
     #[arg(long)]
     pub namesrv: bool,
-}
-
-fn port() -> clap::builder::RangedI64ValueParser<u16> {
-    clap::value_parser!(u16).range(1..)
 }
 
 fn addresses(text: &str) -> Result<Addresses, ValueError> {
@@ -427,7 +424,6 @@ mod tests {
     fn what_cannot_be_meant_is_refused() {
         for words in [
             "ringmq",
-            "ringmq standalone --broker-port 0",
             "ringmq standalone --namesrv-port 70000",
             "ringmq standalone --flush never",
             "ringmq broker -n nowhere",

@@ -1,4 +1,5 @@
-//! Work of many steps that reads top to bottom: an `async fn` on a deterministic executor of our own.
+//! Work of many steps that reads top to bottom: an `async fn` on a deterministic executor of our
+//! own.
 //!
 //! No runtime and no wakers: a flow waits for the answer to one ticket, and is polled when that
 //! answer comes. Everything a flow asks becomes an effect or a letter of the role it lives in, so

@@ -127,6 +127,14 @@ impl shards::Mark for Mark {
     }
 }
 
+/// The kinds of these marks, for [`shards::Role::woken_by`]; their values do not matter.
+#[must_use]
+pub fn kinds(marks: &[Mark]) -> u64 {
+    marks
+        .iter()
+        .fold(0, |kinds, mark| kinds | 1 << shards::Mark::kind(*mark))
+}
+
 /// What roles tell each other. `ask` numbers are the asker's own and come back in the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Letter {
@@ -156,7 +164,8 @@ pub enum Letter {
     QueueFirst { queue: QueueKey, first: QueueOffset },
 
     // ---- requests handed on to who owns what they ask for
-    /// shard -> owner shard, control: a whole frame (without its length word) as payload. Answered by
+    /// shard -> owner shard, control: a whole frame (without its length word) as payload. Answered
+    /// by
     /// `Reply`, later or never.
     Forward { conn: Conn, peer: SocketAddr },
     /// any -> the connection's shard: `head` bytes of a whole frame (length word first), then log

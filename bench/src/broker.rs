@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal};
 use serde::Serialize;
 
+use crate::setup;
+
 /// The hidden subcommand under which this program is the broker.
 pub const SERVE: &str = "serve";
 const START_PATIENCE: Duration = Duration::from_secs(30);
@@ -128,6 +130,10 @@ impl Broker for OwnBroker {
 
     fn process(&self) -> Option<u32> {
         Some(self.child.id())
+    }
+
+    fn counters(&mut self) -> Option<Counters> {
+        setup::counters(self.ready.broker).ok()
     }
 
     fn description(&self) -> String {

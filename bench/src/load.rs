@@ -582,7 +582,8 @@ mod tests {
 
     #[test]
     fn the_responder_answers_many_connections() {
-        let address = crate::responder::start_responder().expect("started");
+        let floor = crate::responder::start_responder().expect("started");
+        let address = floor.address;
         let topic = Topic {
             name: "T".into(),
             broker: "b".into(),

@@ -54,10 +54,21 @@ fn main() -> ExitCode {
 }
 
 /// Runs a broker until it is told to stop, or until the program that measures it is gone.
-fn serve(_arguments: &[String]) -> Result<bool, Box<dyn Error>> {
+fn serve(arguments: &[String]) -> Result<bool, Box<dyn Error>> {
     let stop = Some(rustix::process::Signal::TERM);
     rustix::process::set_parent_process_death_signal(stop)?;
-    Err("this build has no broker of its own; name a running one with --broker".into())
+    let own = [
+        "ringmq",
+        "standalone",
+        "--data",
+        "data",
+        "--namesrv-port",
+        "0",
+    ];
+    let own = own.into_iter().chain(["--broker-port", "0"]);
+    let line = own.chain(arguments.iter().map(String::as_str));
+    let cli = ringmq::cli::Cli::try_parse_from(line)?;
+    Ok(ringmq::commands::run(cli) == ExitCode::SUCCESS)
 }
 
 fn with_causes(error: &dyn Error) -> String {

@@ -16,7 +16,7 @@ use crate::frames::Topic;
 use crate::load::{BODY_BYTES, Load, LoadError, Shape};
 use crate::machine::{self, Machine, MachineError};
 use crate::report::{self, Figure, Results, Round, Sends};
-use crate::responder::start_responder;
+use crate::responder::{Floor, start_responder};
 use crate::setup::{self, SetupError};
 
 const SHAPES: [Shape; 4] = [
@@ -208,7 +208,7 @@ struct Bench<'a> {
     options: &'a Quick,
     disk: Disk,
     directory: tempfile::TempDir,
-    responder: SocketAddr,
+    responder: Floor,
     described: Option<String>,
     /// The round that is being measured.
     round: Round,
@@ -348,7 +348,7 @@ impl<'a> Bench<'a> {
                 shape: shape.name(),
                 source,
             };
-            let mut load = Load::connect(self.responder, &topic, shape).map_err(failed)?;
+            let mut load = Load::connect(self.responder.address, &topic, shape).map_err(failed)?;
             load.run(WARM_UP).map_err(failed)?;
             let traffic = load.run(self.seconds()).map_err(failed)?;
             load.drain().map_err(failed)?;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 
+use crate::broker::Counters;
 use crate::frames::{self, FrameError, PREFIX_BYTES, QUEUES_MAX, Topic};
 
 const TOPIC: &str = "RingmqBench";
@@ -14,6 +15,7 @@ const BROKER_UNKNOWN: &str = "broker-a";
 const QUEUES: u32 = 8;
 const UPDATE_AND_CREATE_TOPIC: i32 = 17;
 const GET_BROKER_CONFIG: i32 = 26;
+const GET_BROKER_RUNTIME_INFO: i32 = 28;
 const GET_ROUTE: i32 = 105;
 const TOPIC_NOT_EXIST: i32 = 17;
 /// V5_3_3: a name server answers it with strict JSON.
@@ -82,6 +84,25 @@ pub fn check_flush_mode(broker: SocketAddr) -> Result<(), SetupError> {
         Some(mode) if mode != "SYNC_FLUSH" => Err(SetupError::NotSync(mode.into())),
         _ => Ok(()),
     }
+}
+
+/// What ringmq has stored and flushed since it started.
+pub fn counters(broker: SocketAddr) -> Result<Counters, SetupError> {
+    let answer = Client::connect(broker)?.call(GET_BROKER_RUNTIME_INFO, &[])?;
+    let body = serde_json::from_slice(&answer.body);
+    let info: Value = body.map_err(|source| SetupError::Json {
+        address: broker,
+        source,
+    })?;
+    let count = |key: &str| {
+        info["table"][key]
+            .as_str()
+            .and_then(|text| text.parse().ok())
+    };
+    Ok(Counters {
+        stored: count("ringmq.log.flushed_records").unwrap_or(0),
+        flushes: count("ringmq.log.flushes").unwrap_or(0),
+    })
 }
 
 /// Asks until the broker's registration has arrived.

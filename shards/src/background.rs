@@ -6,10 +6,10 @@
 //!  core --- log lines ---> bounded ring ---> the application's logger
 //! ```
 //!
-//! Cores never wait for it: when too much is waiting, a job is refused at once. Jobs on one path, or
-//! on a directory and what lies in it, are carried out in the order in which they were asked; others
-//! run beside each other. Short jobs block a helper thread of the executor ([`carry_out`] over
-//! [`RealFiles`]); those on whole segments go in paced steps (`segment_jobs`).
+//! Cores never wait for it: when too much is waiting, a job is refused at once. Jobs on one path,
+//! or on a directory and what lies in it, are carried out in the order in which they were asked;
+//! others run beside each other. Short jobs block a helper thread of the executor ([`carry_out`]
+//! over [`RealFiles`]); those on whole segments go in paced steps (`segment_jobs`).
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

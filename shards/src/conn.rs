@@ -5,7 +5,8 @@
 //!     frame inside one buffer:  lent to the role as it lies there
 //!     frame across buffers:     gathered in the connection's own memory, then lent
 //!
-//!  slot:  Free -> Open -> Draining (sends what is queued) -> Closing (waits for its operations) -> Free
+//!  slot:  Free -> Open -> Draining (sends what is queued) -> Closing (waits for its operations) ->
+//! Free
 //! ```
 //!
 //! A frame is a 4-byte big-endian length and as many bytes. A slot becomes free only when the

@@ -8,6 +8,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -315,6 +316,11 @@ fn mesh<A: App, R>(plan: &Plan<A, R>) -> io::Result<Mesh> {
         loads: Loads::new(),
         homes,
         residents,
+        woken_by: plan
+            .cores
+            .iter()
+            .map(|_| AtomicU64::new(u64::MAX))
+            .collect(),
         connections_max: plan.limits.connections_max,
     })
 }
@@ -428,6 +434,10 @@ fn build<A: App, R: Role<A>>(parts: CoreParts<A, R>) -> Result<Core<A, R>, Start
             inlets: role.inlets,
         });
     }
+    let woken_by = seats
+        .iter()
+        .fold(0, |kinds, seat| kinds | seat.place.role.woken_by());
+    parts.mesh.woken_by[core].store(woken_by, Ordering::Relaxed);
     let failed = |cause| StartError::Ring { core, cause };
     let mut ring = Ring::new(parts.plan.ring_entries).map_err(failed)?;
     let buffers = Buffers::new(&ring, &parts.limits).map_err(failed)?;
@@ -455,7 +465,7 @@ fn build<A: App, R: Role<A>>(parts: CoreParts<A, R>) -> Result<Core<A, R>, Start
             refused: VecDeque::new(),
             marks: parts.marks,
             publishers: vec![None; A::Mark::KINDS],
-            published: false,
+            published: 0,
             stops: parts.stops,
             counters: parts.counters,
         },

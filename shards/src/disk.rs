@@ -7,9 +7,9 @@
 //!  Effect::Read   tail, else page cache, else the device                this thread, else ring
 //! ```
 //!
-//! The core's loop calls the verbs, hands completions to [`Disk::completed`] and takes what is ready
-//! with [`Disk::next_answer`]. Nothing is decided here: a write answers "every byte and the flush" or
-//! an error, and what an error means is the log role's business.
+//! The core's loop calls the verbs, hands completions to [`Disk::completed`] and takes what is
+//! ready with [`Disk::next_answer`]. Nothing is decided here: a write answers "every byte and the
+//! flush" or an error, and what an error means is the log role's business.
 //!
 //! A durable write is a write linked to a flush, and both results count: a failed or short write
 //! cancels its flush, a short one is a failure, and no other way of chaining is used, since those
@@ -280,7 +280,8 @@ impl Disk {
             return;
         }
         let bytes = u64::from(write.bytes());
-        let aligned = write.at.0 % BLOCK_BYTES == 0 && u64::from(write.len) % BLOCK_BYTES == 0;
+        let aligned =
+            write.at.0.is_multiple_of(BLOCK_BYTES) && u64::from(write.len) % BLOCK_BYTES == 0;
         assert!(aligned && bytes > 0, "whole blocks only: {write:?}");
         let place = self.view.find(write.at).and_then(|segment| {
             let position = segment.position(write.at, bytes)?;

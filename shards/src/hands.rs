@@ -119,8 +119,8 @@ pub(crate) struct Hands<A: App> {
     pub marks: Marks<A::Mark>,
     /// Which seat of this core publishes a kind of mark; it need not hear its own.
     pub publishers: Vec<Option<u8>>,
-    /// A mark was published in this turn.
-    pub published: bool,
+    /// Kinds of marks published in this turn, a bit each.
+    pub published: u64,
     pub stops: Arc<Stops>,
     pub counters: Arc<Counters>,
 }
@@ -150,7 +150,7 @@ impl<A: App> Hands<A> {
             Effect::Mark(mark) => {
                 self.marks.publish(mark);
                 self.publishers[mark.kind()] = Some(seat);
-                self.published = true;
+                self.published |= 1 << mark.kind();
             }
             Effect::Connect { ticket, addr } => {
                 let within = self.sockets.limits.connect_within;

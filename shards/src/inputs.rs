@@ -2,6 +2,7 @@
 
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use io_uring::opcode;
 
@@ -28,6 +29,8 @@ pub(crate) struct Mesh {
     pub homes: Vec<Option<u8>>,
     /// The roles of each core, a bit per role.
     pub residents: Vec<u64>,
+    /// The kinds of marks that wake each core, a bit per kind; all until its roles are built.
+    pub woken_by: Vec<AtomicU64>,
     pub connections_max: u32,
 }
 
@@ -103,15 +106,16 @@ impl Incoming {
         self.mesh.doorbells[self.core].wake_up();
     }
 
-    /// Rings the doorbells of other cores with a role in `told`, or of all if a mark was
-    /// published. Returns how many slept.
-    pub fn ring_others(&self, told: u64, published: bool) -> u64 {
-        if told == 0 && !published {
+    /// Rings the doorbells of other cores with a role in `told`, or one that a kind of mark in
+    /// `published` wakes. Returns how many slept.
+    pub fn ring_others(&self, told: u64, published: u64) -> u64 {
+        if told == 0 && published == 0 {
             return 0;
         }
         let mut rung = 0;
         for (core, doorbell) in self.mesh.doorbells.iter().enumerate() {
-            let concerned = published || told & self.mesh.residents[core] != 0;
+            let woken_by = self.mesh.woken_by[core].load(Ordering::Relaxed);
+            let concerned = published & woken_by != 0 || told & self.mesh.residents[core] != 0;
             if core != self.core && concerned && doorbell.ring() {
                 rung += 1;
             }

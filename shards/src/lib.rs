@@ -1,8 +1,9 @@
-//! The runtime of ringmq: pinned cores, each with one ring and one loop, and between them edges that
-//! never block; a log of segments on disk and of chunks in memory.
+//! The runtime of ringmq: pinned cores, each with one ring and one loop, and between them edges
+//! that never block; a log of segments on disk and of chunks in memory.
 //!
 //! It knows nothing of records, topics or queues. An application brings its letters and marks
-//! ([`App`]) and its roles ([`Role`]); a role decides and returns [`Effect`]s, this crate does them.
+//! ([`App`]) and its roles ([`Role`]); a role decides and returns [`Effect`]s, this crate does
+//! them.
 //!
 //! | module | what it owns |
 //! |---|---|
@@ -16,7 +17,7 @@
 //! | [`ring`] | one core's io_uring: operations, submitting, reaping |
 //! | [`segments`] | the log's segments on disk, open on every core |
 //! | [`disk`] | writes, flushes and reads of one core; [`descriptors`], [`faults`] |
-//! | [`files`], [`real_files`] | file verbs as steps, so that a simulated disk can stop between them |
+//! | [`files`], [`real_files`] | file verbs as steps, between which a simulated disk can stop |
 //! | [`background`], [`log_lines`] | the executor for slow work, and the cores' log lines |
 //! | [`probe`], [`lock`] | facts about the machine, and the store's lock, before start |
 

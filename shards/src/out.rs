@@ -1,10 +1,10 @@
 //! Replies on their way out.
 //!
-//! A connection's queue is bytes in memory and ranges of the log, in order. Once per turn everything
-//! queued on a connection goes out as one send, all of them in one submission; one operation per
-//! socket at a time. Sends carry MSG_DONTWAIT, so that the kernel finishes them while they are
-//! submitted: memory is lent only that long. A full socket is polled and then sent to again from
-//! exactly where it stopped; log ranges are looked up anew each time.
+//! A connection's queue is bytes in memory and ranges of the log, in order. Once per turn
+//! everything queued on a connection goes out as one send, all of them in one submission; one
+//! operation per socket at a time. Sends carry MSG_DONTWAIT, so that the kernel finishes them while
+//! they are submitted: memory is lent only that long. A full socket is polled and then sent to
+//! again from exactly where it stopped; log ranges are looked up anew each time.
 
 use std::collections::VecDeque;
 

@@ -253,8 +253,8 @@ impl Sockets {
         false
     }
 
-    /// The first `len` bytes of the queue are in the buffer. Adds the ranges that follow, as long as
-    /// the page cache has them too, so that many short ones are one send.
+    /// The first `len` bytes of the queue are in the buffer. Adds the ranges that follow, as long
+    /// as the page cache has them too, so that many short ones are one send.
     fn add_cached(&mut self, memory: &Memory, slot: u32, buffer: u16, mut len: u32) {
         let out = &mut self.slots[slot as usize].out;
         let mut in_pieces = 0;

@@ -1,10 +1,11 @@
-//! One core's io_uring: how it is set up, what its operations are called, and how they are submitted
-//! and reaped.
+//! One core's io_uring: how it is set up, what its operations are called, and how they are
+//! submitted and reaped.
 //!
-//! The ring is made on its core's pinned thread, after pinning, and never leaves it. Completions are
-//! posted only while that thread is inside `io_uring_enter` (DEFER_TASKRUN), so nothing interrupts a
-//! turn; the word behind [`Ring::has_work`] says without a system call whether an enter would post
-//! any. What an operation belongs to is packed into its user data: kind, part and key.
+//! The ring is made on its core's pinned thread, after pinning, and never leaves it. Completions
+//! are posted only while that thread is inside `io_uring_enter` (DEFER_TASKRUN), so nothing
+//! interrupts a turn; the word behind [`Ring::has_work`] says without a system call whether an
+//! enter would post any. What an operation belongs to is packed into its user data: kind, part and
+//! key.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -272,6 +273,13 @@ impl Ring {
         }
     }
 
+    /// Submits what is queued, if anything is; reaps nothing that no submission brings along.
+    pub fn submit_queued(&mut self) {
+        if self.queued() > 0 {
+            self.submit();
+        }
+    }
+
     /// Submits everything queued, then waits up to `timeout` (without end for `None`) for at least
     /// one completion besides those of [`Ring::push_inline`].
     pub fn submit_and_wait(&mut self, timeout: Option<Duration>) {
@@ -311,8 +319,8 @@ impl Ring {
     /// Registers a ring of provided buffers under `group`.
     ///
     /// # Safety
-    /// `entries` (a power of two) buffer entries lie at `address`, page aligned, and stay until this
-    /// ring is dropped.
+    /// `entries` (a power of two) buffer entries lie at `address`, page aligned, and stay until
+    /// this ring is dropped.
     pub unsafe fn register_buffers(
         &self,
         address: *const u8,

@@ -1,7 +1,7 @@
 //! All that a role can hear and ask: two enums, generic over the application's letters and marks.
 //!
-//! A role is a state machine that lives on exactly one core. It opens no file and no socket, reads no
-//! clock, draws no random number: [`Role::handle`] gets the time and one [`Input`] and leaves
+//! A role is a state machine that lives on exactly one core. It opens no file and no socket, reads
+//! no clock, draws no random number: [`Role::handle`] gets the time and one [`Input`] and leaves
 //! [`Effect`]s, which are plain values. Nothing has happened when it returns.
 
 use std::fmt::Debug;
@@ -185,8 +185,8 @@ pub struct LastBlock {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReadAt {
-    /// From the chunks if they still hold the range, else from the segment. The role has seen a mark
-    /// that covers it.
+    /// From the chunks if they still hold the range, else from the segment. The role has seen a
+    /// mark that covers it.
     Log(LogOffset),
     File(FileRef, u64),
 }
@@ -311,6 +311,18 @@ pub trait Role<A: App> {
 
     /// When to be called with `Input::Deadline`, if nothing else happens before.
     fn deadline(&self) -> Option<Micros>;
+
+    /// The kinds of marks, a bit each, that wake this role's core when it sleeps. Others are told
+    /// when it wakes for something else: for roles that look by themselves now and then.
+    fn woken_by(&self) -> u64 {
+        u64::MAX
+    }
+
+    /// Whether `Input::Settled` comes only after this turn's writes and replies are on their way:
+    /// for roles that nobody waits for, so that their work hides behind the device's.
+    fn settles_late(&self) -> bool {
+        false
+    }
 
     /// For tables, counters and log lines.
     fn name(&self) -> &'static str;

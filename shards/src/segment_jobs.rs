@@ -2,8 +2,9 @@
 //!
 //! At most one step is under way. A step is as long as the log's last write, within
 //! 64 KiB and 1 MiB; steps follow each other at 64 MB/s, or a tenth faster than the log itself
-//! writes, so that it never catches up with the segments being made. Before a store is ready
-//! nobody is disturbed, and steps follow each other at once.
+//! writes, so that it never catches up with the segments being made. While the log writes nothing,
+//! steps are long, since few long ones take less of the CPU; before a store is ready they follow
+//! each other at once.
 
 use std::cell::Cell;
 use std::io;
@@ -67,7 +68,12 @@ impl Pace {
         let last = traffic.map_or(0, |traffic| {
             traffic.last_write_bytes.load(Ordering::Relaxed)
         });
-        step_bytes(last)
+        let idle = traffic.is_some() && self.log_rate.get() == 0.0;
+        if idle {
+            STEP_BYTES_MAX
+        } else {
+            step_bytes(last)
+        }
     }
 
     /// Waits until a step of `bytes` may begin.
@@ -79,13 +85,19 @@ impl Pace {
         if let Some(traffic) = traffic {
             self.measure(now, traffic.written_bytes.load(Ordering::Relaxed));
         }
-        let begin = self.next.get().max(now);
-        let rate = RATE_MIN.max(self.log_rate.get() * RATE_LEAD);
-        self.next
-            .set(begin + Duration::from_secs_f64(bytes as f64 / rate));
+        let begin = self.begin(now, bytes);
         if begin > now {
             glommio::timer::sleep(begin - now).await;
         }
+    }
+
+    /// When a step of `bytes` may begin; the next one's time follows from it.
+    fn begin(&self, now: Instant, bytes: u64) -> Instant {
+        let begin = self.next.get().max(now);
+        let rate = RATE_MIN.max(self.log_rate.get() * RATE_LEAD);
+        let time = Duration::from_secs_f64(bytes as f64 / rate);
+        self.next.set(begin + time);
+        begin
     }
 
     fn measure(&self, now: Instant, written: u64) {
@@ -325,5 +337,25 @@ mod tests {
         assert_eq!(pace.log_rate.get(), 200e6);
         pace.measure(since + Duration::from_secs(3), 220_000_000);
         assert_eq!(pace.log_rate.get(), 10e6);
+    }
+
+    #[test]
+    fn steps_follow_each_other_at_the_rate_and_a_rest_is_not_made_up_for() {
+        let shared: &'static Shared = Box::leak(Box::default());
+        let pace = Pace::new(shared);
+        let start = pace.next.get() + Duration::from_secs(1);
+        // 64 MB/s: 64,000 bytes are a millisecond.
+        let after = |now: u64, bytes| {
+            let now = start + Duration::from_micros(now);
+            (pace.begin(now, bytes) - start).as_micros()
+        };
+        assert_eq!(after(0, 64_000), 0);
+        assert_eq!(after(0, 640_000), 1000);
+        assert_eq!(after(2000, 64_000), 11_000);
+        assert_eq!(after(50_000, 64_000), 50_000);
+        assert_eq!(after(50_000, 64_000), 51_000);
+        pace.log_rate.set(640e6 / RATE_LEAD);
+        assert_eq!(after(60_000, 640_000), 60_000);
+        assert_eq!(after(60_000, 640_000), 61_000);
     }
 }

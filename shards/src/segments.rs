@@ -168,7 +168,7 @@ impl Segments {
     /// # Errors
     /// [`OpenError`]: anything but segments of the right length without a hole between them.
     pub fn open(log: LogDir) -> Result<Arc<Segments>, OpenError> {
-        if log.segment_bytes == 0 || log.segment_bytes % BLOCK_BYTES != 0 {
+        if log.segment_bytes == 0 || !log.segment_bytes.is_multiple_of(BLOCK_BYTES) {
             return Err(OpenError::SegmentBytes(log.segment_bytes));
         }
         let list = open_all(&log)?;

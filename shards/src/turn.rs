@@ -3,7 +3,8 @@
 //! ```text
 //!   posts, completions, timers            -> inputs to roles; effects at once
 //!   marks, letters, until none are left   -> inputs to roles (bounded rounds)
-//!   Settled                               -> roles that heard anything
+//!   Settled                               -> roles that heard anything; those that settle late
+//!                                            after a submit of what the others asked for
 //!   sends of everything queued            -> ring
 //!   doorbells of cores that were told     -> eventfd, if they sleep
 //!   one enter: submit all of it, and wait if nothing is left to do
@@ -68,8 +69,13 @@ impl<A: App, R: Role<A>> Core<A, R> {
             }
         }
         self.tell_room();
-        self.tell_settled();
+        self.tell_settled(false);
         self.hands.flush();
+        if self.seats.iter().any(|seat| seat.place.heard) {
+            self.hands.ring.submit_queued();
+            self.tell_settled(true);
+            self.hands.flush();
+        }
         self.ring_doorbells();
         self.count_turn();
     }
@@ -130,9 +136,9 @@ impl<A: App, R: Role<A>> Core<A, R> {
         }
     }
 
-    fn tell_settled(&mut self) {
+    fn tell_settled(&mut self, late: bool) {
         for seat in &mut self.seats {
-            if std::mem::take(&mut seat.place.heard) {
+            if seat.place.role.settles_late() == late && std::mem::take(&mut seat.place.heard) {
                 self.desk
                     .tell(&mut seat.place, &mut self.hands, self.now, Input::Settled);
             }

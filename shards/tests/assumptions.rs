@@ -17,7 +17,7 @@ const WRITE: Op = Op::Disk { key: 0, part: 0 };
 const FLUSH: Op = Op::Disk { key: 0, part: 1 };
 
 fn scratch() -> (tempfile::TempDir, PathBuf) {
-    let dir = tempfile::tempdir().expect("a scratch directory");
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a scratch directory");
     let path = dir.path().join("file");
     (dir, path)
 }

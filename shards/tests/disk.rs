@@ -2,7 +2,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -53,7 +53,7 @@ struct Setup {
 }
 
 fn setup_with(engine: Engine, count: u64, reads_max: usize, faults: Option<Faults>) -> Setup {
-    let dir = tempfile::tempdir().expect("a scratch directory");
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a scratch directory");
     let log = LogDir {
         path: dir.path().join("commitlog"),
         segment_bytes: SEGMENT,
@@ -392,6 +392,17 @@ fn a_put_makes_its_file_sparse_at_full_length_with_its_directories() {
 }
 
 #[test]
+fn a_turn_lets_go_of_a_segment_that_is_to_be_retired() {
+    let mut s = setup(Engine::Ring);
+    // Now the disk has a list of its own.
+    assert!(s.read(ReadAt::Log(LogOffset(0)), 1).is_ok());
+    let taken = s.segments.take(LogOffset(0)).expect("it is open");
+    assert!(!Segments::is_unused(&taken));
+    s.disk.turn();
+    assert!(Segments::is_unused(&taken));
+}
+
+#[test]
 fn a_file_that_a_death_left_short_gets_its_length() {
     let mut s = setup(Engine::Ring);
     let file = s.file(0);
@@ -478,8 +489,13 @@ fn a_read_is_whole_or_an_error() {
 #[test]
 fn the_log_is_read_from_the_tail_and_else_from_its_segment() {
     let mut s = setup(Engine::Ring);
-    // Nothing of an unopened tail is taken for the log.
-    assert_eq!(s.read(ReadAt::Log(LogOffset(0)), 8), Ok(vec![0; 8]));
+    // A log that is about to be continued: the tail holds nothing of it.
+    let path = s.segments.log().segment_path(LogOffset(0));
+    let segment = std::fs::OpenOptions::new().write(true).open(path);
+    let segment = segment.expect("it was prepared");
+    segment.write_all_at(b"recorded", 0).expect("writable");
+    let log = ReadAt::Log(LogOffset(0));
+    assert_eq!(s.read(log, 8), Ok(b"recorded".to_vec()));
     for _ in 0..24 {
         let from = s.writer.end().0;
         assert!(s.append(100_000));

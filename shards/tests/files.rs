@@ -353,6 +353,22 @@ fn what_a_death_leaves_of_a_segment_is_found_and_the_job_can_be_repeated() {
 }
 
 #[test]
+fn a_segment_that_is_there_is_never_written_over() {
+    let start = LogOffset(0);
+    let path = log().segment_path(start);
+    let mut disk = MemoryDisk::holds(&path, &vec![7; 3 << 20]);
+    disk.steps_left = 1000;
+    let job = Job::PrepareSegment {
+        start,
+        zeroed_bytes: 3 << 20,
+    };
+    carry_out(&job, &log(), &mut disk, &Told::default());
+    for files in disk.after_death() {
+        assert!(files[&path].iter().all(|&byte| byte == 7));
+    }
+}
+
+#[test]
 fn a_retired_segment_leaves_the_log_whole_and_after_the_cores_were_told() {
     let start = LogOffset(0);
     let path = log().segment_path(start);
@@ -457,7 +473,7 @@ fn real(job: Job) -> JobDone {
 
 #[test]
 fn the_real_files_do_the_same() {
-    let dir = tempfile::tempdir().expect("a scratch directory");
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a scratch directory");
     let deep = dir.path().join("a/b/c");
     assert_eq!(real(Job::MakeDir { path: deep.clone() }), JobDone::Done);
     assert_eq!(real(Job::MakeDir { path: deep.clone() }), JobDone::Done);
@@ -492,7 +508,7 @@ fn the_real_files_do_the_same() {
 
 #[test]
 fn real_reads_end_at_the_end_and_writes_make_a_file_longer() {
-    let dir = tempfile::tempdir().expect("a scratch directory");
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a scratch directory");
     let path = dir.path().join("f");
     let mut files = RealFiles::new();
     files.create(&path, 10, true).expect("it can be made");
@@ -531,7 +547,7 @@ fn prepare(segments: &Arc<Segments>, start: u64) -> JobDone {
 
 #[test]
 fn segments_are_opened_found_added_and_taken() {
-    let dir = tempfile::tempdir().expect("a scratch directory");
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a scratch directory");
     let log = real_log(dir.path());
     let segments = Segments::open(log.clone()).expect("an empty log opens");
     assert_eq!(segments.bounds(), None);
@@ -573,7 +589,7 @@ fn segments_are_opened_found_added_and_taken() {
 #[test]
 fn a_directory_that_is_no_log_is_refused_with_the_reason() {
     let refused = |names: &[(&str, usize)]| {
-        let dir = tempfile::tempdir().expect("a scratch directory");
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a scratch directory");
         std::fs::create_dir(dir.path().join("subdirectory")).expect("makeable");
         for (name, bytes) in names {
             std::fs::write(dir.path().join(name), vec![0; *bytes]).expect("makeable");

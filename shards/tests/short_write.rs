@@ -24,7 +24,7 @@ const WRITE: Op = Op::Disk { key: 0, part: 0 };
 const FLUSH: Op = Op::Disk { key: 0, part: 1 };
 
 fn chained(flags: i32, chain: squeue::Flags) -> Vec<(Op, i32)> {
-    let dir = tempfile::tempdir().expect("a scratch directory");
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a scratch directory");
     let file = OpenOptions::new()
         .write(true)
         .create(true)
@@ -56,7 +56,7 @@ fn chained(flags: i32, chain: squeue::Flags) -> Vec<(Op, i32)> {
 
 /// A write of two blocks of which the limit lets one through.
 fn through_a_disk(engine: Engine) -> impl FnOnce() -> Outcome {
-    let dir = tempfile::tempdir().expect("a scratch directory");
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a scratch directory");
     let log = LogDir {
         path: dir.path().to_owned(),
         segment_bytes: 4 * BLOCK_BYTES,

@@ -1,5 +1,6 @@
-//! The control role: the one writer of topics, groups, members and settings; it also keeps the log's
-//! next segment ready, registers with the name servers and saves what has to outlive the process.
+//! The control role: the one writer of topics, groups, members and settings; it also keeps the
+//! log's next segment ready, registers with the name servers and saves what has to outlive the
+//! process.
 //!
 //! ```text
 //!  shard -- Forward (a frame) --> control: tables change
@@ -20,6 +21,7 @@ mod segments;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use shards::Now;
 use shards::files::{Job, JobDone};
@@ -28,7 +30,7 @@ use shards::role::Role;
 pub use checkpoints::Checkpoints;
 pub use outbox::Peer;
 pub use register::{Identity, Register, Registered};
-pub use segments::{SegmentSettings, Segments};
+pub use segments::{SegmentSettings, Segments, ZEROED_AT_FIRST_BYTES};
 
 use crate::broker::group_table::GroupTable;
 use crate::broker::members::Members;
@@ -39,6 +41,7 @@ use crate::ids::{Conn, LogOffset, Micros, RoleId, Ticket};
 use crate::role::{
     self, CONTROL, DISPATCH, Effect, Effects, INDEX, Input, LOG, Letter, Mark, Ringmq,
 };
+use crate::store::log::LogCounters;
 use crate::wire::codes::{RequestCode, ResponseCode};
 use crate::wire::fastjson;
 use crate::wire::frame::{Encoding, Frame, Scratch};
@@ -57,6 +60,8 @@ const TREE: Ticket = Ticket(6);
 
 /// How often members that no longer send heartbeats are looked for.
 const EXPIRY_SCAN_MS: u64 = 10_000;
+/// How often to look how far the log has come: its next segment must be made in time.
+const LOOK_MS: u64 = 100;
 /// Answers that wait for news and files at once.
 const WAITING_MAX: usize = 10_000;
 
@@ -73,8 +78,10 @@ pub struct ControlConfig {
     /// `notifyConsumerIdsChangedEnable`.
     pub notify_changes: bool,
     /// What 26 shows.
-    pub settings: Vec<(String, String)>,
+    pub settings: Vec<(&'static str, String)>,
     pub boot_ms: u64,
+    /// What the log counts, for 28.
+    pub log: Arc<LogCounters>,
 }
 
 /// The tables that a start has loaded.
@@ -134,6 +141,7 @@ pub struct Control {
     scan_at: Micros,
     scratch: Scratch,
     opaque: i32,
+    look_at: Micros,
     desk: Desk,
     abort_removed: bool,
 }
@@ -203,6 +211,7 @@ impl Control {
             scan_at: Micros(0),
             scratch: Scratch::new(),
             opaque: 0,
+            look_at: Micros(0),
             desk: Desk::Open,
             abort_removed: false,
             config,
@@ -392,6 +401,7 @@ impl Control {
 
     /// What follows from whatever was heard: saves, answers, registrations.
     fn settle(&mut self, now: Now, fx: &mut Effects<'_>) {
+        self.look_at = now.mono.plus_millis(LOOK_MS);
         self.scan(now, fx);
         self.fetch_offsets(now, fx);
         self.finish_deletes(fx);
@@ -618,9 +628,18 @@ impl Role<Ringmq> for Control {
             self.offsets_saver.deadline(),
             self.deleted_saver.deadline(),
             self.checkpoints.deadline(),
+            Some(self.look_at),
         ];
         let open = open.into_iter().filter(|_| !closing);
         open.chain(always).flatten().min()
+    }
+
+    fn settles_late(&self) -> bool {
+        true
+    }
+
+    fn woken_by(&self) -> u64 {
+        role::kinds(&[Mark::Poisoned(0), Mark::First(LogOffset(0))])
     }
 
     fn name(&self) -> &'static str {

@@ -39,8 +39,6 @@ pub enum Feature {
     Pop,
     #[error("queue assignment by the broker")]
     Assignment,
-    #[error("filters other than TAG")]
-    Filters,
 }
 
 /// Nothing was stored, but for [`AppendRefused::Poisoned`]: then the outcome is unknown.
@@ -69,6 +67,8 @@ pub enum SendError<'a> {
     },
     #[error("subscription group not exist, {group}")]
     NoGroup { group: &'a str },
+    #[error("the dead-letter topic of group {group} could not be made")]
+    NoDeadLetters { group: &'a str },
     #[error("Required message key is missing")]
     NoKeys,
     #[error("batch request does not support retry group {topic}")]
@@ -119,6 +119,7 @@ pub fn send_code(error: &SendError<'_>) -> ResponseCode {
         | SendError::NotYetAccepting { .. }
         | SendError::BatchTooLong { .. }
         | SendError::Batch(_)
+        | SendError::NoDeadLetters { .. }
         | SendError::DelayLevel => ResponseCode::SYSTEM_ERROR,
         SendError::BrokerNotWritable | SendError::SystemTopic { .. } => ResponseCode::NO_PERMISSION,
         SendError::Name(_) | SendError::QueueId { .. } => ResponseCode::INVALID_PARAMETER,

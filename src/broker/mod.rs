@@ -16,8 +16,13 @@ mod queue;
 mod reply;
 mod send;
 pub mod shard;
+mod shard_config;
 pub mod topic_table;
 pub mod topics;
+mod unique;
 mod ways;
 
 pub use queue::Transfer;
+
+#[cfg(test)]
+mod tests;

@@ -1,4 +1,5 @@
-//! Cold payloads between roles, as JSON: what control tells everybody, and what shards tell control.
+//! Cold payloads between roles, as JSON: what control tells everybody, and what shards tell
+//! control.
 
 use std::sync::Arc;
 

@@ -12,6 +12,7 @@ use super::news::NewTopic;
 use super::reply::Asker;
 use super::send::{Turn, Unsent, refuse};
 use super::shard::State;
+use super::topics::check_name;
 use crate::ids::{Conn, Micros};
 use crate::limits::{
     APPENDS_IN_FLIGHT_MAX, NEW_TOPIC_WAIT_MS, NEW_TOPICS_MAX, PARKED_SEND_BYTES_MAX,
@@ -243,7 +244,7 @@ impl State {
         self.sends.awaited.push_back(Awaited {
             topic: topic.into(),
             ask,
-            since: parked.since,
+            since: self.now.mono,
             sends: VecDeque::from([parked]),
         });
     }
@@ -265,7 +266,9 @@ impl State {
             .awaited
             .remove(at)
             .expect("its place was just found");
-        for parked in awaited.sends {
+        for mut parked in awaited.sends {
+            // What follows is another kind of waiting.
+            parked.since = self.now.mono;
             if self.sends.has_parked() {
                 self.sends.parked.push_back(parked);
             } else {
@@ -380,9 +383,11 @@ fn new_topic(topic: &str, request: &SendRequest<'_>, peer: SocketAddr) -> Vec<u8
     } else {
         1
     };
+    // What is no name is no topic either.
+    let default_topic = Some(request.default_topic).filter(|name| check_name(name).is_ok());
     let new = NewTopic {
         topic: topic.to_string(),
-        default_topic: request.default_topic.to_string(),
+        default_topic: default_topic.unwrap_or_default().to_string(),
         default_queues,
         unit_mode: request.unit_mode,
         peer: peer.to_string(),

@@ -305,7 +305,13 @@ impl State {
 
     /// Answers woken pulls and those whose time has come, as many as one call may.
     pub(super) fn serve_held(&mut self, fx: &mut Effects<'_>) {
-        self.held_wait_for_room = false;
+        if self
+            .held_wait_for
+            .is_some_and(|shard| self.replies.is_backed_up(shard))
+        {
+            return;
+        }
+        self.held_wait_for = None;
         for _ in 0..WAKES_PER_CALL {
             let pull = match self.holds.take_ready() {
                 Some(pull) => pull,
@@ -317,7 +323,7 @@ impl State {
             let shard = pull.asker.shard;
             self.serve_pull(fx, pull, None);
             if self.replies.is_backed_up(shard) {
-                self.held_wait_for_room = true;
+                self.held_wait_for = Some(shard);
                 return;
             }
         }

@@ -9,12 +9,14 @@ use super::errors::{OffsetError, PullError, QueryError, offset_code, pull_code, 
 use super::news::KeyQuery;
 use super::offsets::{answer_offset, encode_offset_error, refuse as refuse_offset};
 use super::pull::{Pull, Pulled, Status, encode_pull_error};
-use super::queue::{QueueFiles, Unit, scan, units_of};
+use super::queue::{Unit, scan, units_of};
 use super::reply::{Asker, push_ranges};
 use super::shard::{ShardConfig, State};
 use crate::flow::{Cx, TooMany};
-use crate::ids::{LogOffset, LogRange, QueueKey, UNIT_BYTES};
-use crate::limits::{FRAME_BYTES_MAX, RECORD_BYTES_MAX};
+use crate::ids::{LogOffset, LogRange, Millis, QueueKey, UNIT_BYTES};
+use crate::limits::{
+    FRAME_BYTES_MAX, PROPERTIES_BYTES_MAX, RECORD_BYTES_MAX, RETRY_TOPIC_BYTES_MAX,
+};
 use crate::role::{Effects, INDEX, Letter};
 use crate::wire::headers::{
     OffsetResponse, QueryMessageRequest, QueryMessageResponse, QueueRequest, SearchOffsetRequest,
@@ -203,6 +205,14 @@ impl State {
             }
         };
         match start {
+            Ok(Start::Find { query, .. }) if !can_be_found(&query) => {
+                let error = QueryError::NothingFound;
+                let (code, remark) = (query_code(&error), error.to_string());
+                let ext =
+                    |out: &mut ExtWriter<'_>| found_response(Millis(0), LogOffset(0)).encode(out);
+                self.replies
+                    .answer(fx, &asker, code, Some(&remark), &[], ext);
+            }
             Ok(start) => self.starts.push(start),
             Err(error) => {
                 let error = QueryError::Field(error);
@@ -244,6 +254,18 @@ fn key_query(request: &QueryMessageRequest<'_>, config: &ShardConfig) -> KeyQuer
         max,
         begin_ms: request.begin_timestamp,
         end_ms: request.end_timestamp,
+    }
+}
+
+/// Longer keys and topics are in no message, and would be in nobody's way but that of the edge.
+fn can_be_found(query: &KeyQuery) -> bool {
+    query.key.len() <= PROPERTIES_BYTES_MAX && query.topic.len() <= RETRY_TOPIC_BYTES_MAX
+}
+
+fn found_response(last_update: Millis, last_offset: LogOffset) -> QueryMessageResponse {
+    QueryMessageResponse {
+        index_last_update_timestamp: last_update.0 as i64,
+        index_last_update_phyoffset: last_offset.0 as i64,
     }
 }
 
@@ -539,10 +561,7 @@ async fn find(cx: Cx<State>, asker: Asker, query: KeyQuery) {
     else {
         unreachable!("FindKey was answered by {letter:?}");
     };
-    let response = QueryMessageResponse {
-        index_last_update_timestamp: last_update.0 as i64,
-        index_last_update_phyoffset: last_offset.0 as i64,
-    };
+    let response = found_response(last_update, last_offset);
     let (ranges, error) = match records_at(&cx, &offsets, query.max).await {
         Ok(ranges) if ranges.is_empty() => (ranges, Some(QueryError::NothingFound)),
         Ok(ranges) => (ranges, None),
@@ -575,13 +594,4 @@ async fn records_at(cx: &Cx<State>, offsets: &[u8], max: u32) -> Result<Vec<LogR
         ranges.push(range);
     }
     Ok(ranges)
-}
-
-impl ShardConfig {
-    fn queue_files(&self) -> QueueFiles<'_> {
-        QueueFiles {
-            dir: &self.queue_dir,
-            file_bytes: self.queue_file_bytes,
-        }
-    }
 }

@@ -13,12 +13,16 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
 use shards::FileRef;
 use shards::ids::FileDir;
 
 use super::groups::TagFilter;
 use crate::ids::{LogOffset, LogRange, QueueKey, QueueOffset, RoleId, UNIT_BYTES};
-use crate::limits::{FRAME_BYTES_MAX, WINDOW_UNITS_FULL, WINDOW_UNITS_MAX, WINDOW_UNITS_MIN};
+use crate::limits::{
+    FRAME_BYTES_MAX, QUEUES_MAX, WINDOW_UNITS_FULL, WINDOW_UNITS_MAX, WINDOW_UNITS_MIN,
+};
 use crate::role;
 use crate::wire::record::RECORD_BYTES_MIN;
 
@@ -219,16 +223,19 @@ pub struct Queues {
     shards: usize,
     /// By `QueueKey / shards`.
     queues: Vec<Option<Box<Queue>>>,
+    /// Ends of queues that dispatch told before control told their topic.
+    early: HashMap<QueueKey, u64, FixedState>,
     window_units: usize,
 }
 
 impl Queues {
     #[must_use]
-    pub fn new(number: usize, shards: usize) -> Queues {
+    pub fn new(number: usize, shards: usize, hash_seed: u64) -> Queues {
         Queues {
             number,
             shards,
             queues: Vec::new(),
+            early: HashMap::with_hasher(FixedState::with_seed(hash_seed)),
             window_units: 0,
         }
     }
@@ -255,7 +262,12 @@ impl Queues {
         if self.queues.len() <= index {
             self.queues.resize_with(index + 1, || None);
         }
-        self.queues[index].get_or_insert_with(|| Box::new(make()));
+        let early = self.early.remove(&key);
+        self.queues[index].get_or_insert_with(|| {
+            let mut queue = make();
+            queue.next = early.unwrap_or(queue.next).max(queue.next);
+            Box::new(queue)
+        });
     }
 
     pub fn remove(&mut self, key: QueueKey) {
@@ -275,7 +287,7 @@ impl Queues {
         self.queues.get_mut(index)?.as_deref_mut()
     }
 
-    /// See `Letter::Readable`. A queue that was deleted meanwhile is left alone.
+    /// See `Letter::Readable`. Of a queue that is not known yet (or no longer) the end is kept.
     pub fn readable(&mut self, key: QueueKey, next: QueueOffset, units: &[u8]) {
         let keep = if self.window_units < WINDOW_UNITS_FULL {
             WINDOW_UNITS_MAX
@@ -284,6 +296,9 @@ impl Queues {
         };
         let index = self.index(key);
         let Some(queue) = self.queues.get_mut(index).and_then(Option::as_mut) else {
+            if self.early.len() < QUEUES_MAX {
+                self.early.insert(key, next.0);
+            }
             return;
         };
         self.window_units -= queue.window.len();

@@ -13,7 +13,7 @@ use hashbrown::HashMap;
 use shards::role::Full;
 
 use crate::ids::{Conn, LogOffset, LogRange, RoleId};
-use crate::limits::{ASSEMBLED_BYTES_MAX, BACKLOG_BYTES_MAX, FRAME_BYTES_MAX};
+use crate::limits::{ASSEMBLED_BYTES_MAX, BACKLOG_BYTES_MAX, FORWARD_LANE_BYTES, FRAME_BYTES_MAX};
 use crate::role::{Effects, Letter};
 use crate::wire::{Encoding, ExtWriter, Header, ResponseCode, ResponseHead, encode_response};
 
@@ -153,7 +153,8 @@ impl Replies {
     /// Tells a letter, behind those that wait already.
     ///
     /// # Errors
-    /// The edge is full, and so is the place for letters that wait.
+    /// The edge is full, and so is the place for letters that wait; or the letter is too long for
+    /// any edge.
     pub fn tell(
         &mut self,
         fx: &mut Effects<'_>,
@@ -161,6 +162,10 @@ impl Replies {
         letter: Letter,
         payload: &[u8],
     ) -> Result<(), Full> {
+        // It would block all that comes after.
+        if payload.len() > FORWARD_LANE_BYTES {
+            return Err(Full);
+        }
         let waiting = self
             .backlogs
             .get(&to)

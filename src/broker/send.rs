@@ -21,12 +21,13 @@ use super::parked::Slot;
 use super::reply::{Asker, Replies};
 use super::shard::{ShardConfig, State};
 use super::topics::{self, DEAD_LETTER_PREFIX, RETRY_PREFIX, TopicEntry};
-use crate::ids::{Millis, QueueKey};
+use super::unique::Random;
+use crate::ids::QueueKey;
 use crate::limits::{RECORD_BYTES_MAX, TOPIC_BYTES_MAX};
 use crate::role::{AppendRefused, Effects, LOG, Letter, Stored};
 use crate::wire::batch::{Batch, BatchError};
 use crate::wire::headers::{SendRequest, SendResponse};
-use crate::wire::message_id::{MessageId, UniqueKey, encode_offset_id};
+use crate::wire::message_id::encode_offset_id;
 use crate::wire::properties::{Properties, append_without, names};
 use crate::wire::record::{PropertiesSpec, RecordSpec, sys_flag};
 use crate::wire::{ExtWriter, Frame, ResponseCode};
@@ -262,10 +263,7 @@ impl State {
                 multi_tag: false,
                 dead_letter: true,
             }),
-            None if turn == Turn::TopicAnswered => Err(SendError::NoTopic {
-                topic: request.topic,
-            }
-            .into()),
+            None if turn == Turn::TopicAnswered => Err(SendError::NoDeadLetters { group }.into()),
             None => Err(Unsent::NoTopic(Cow::Owned(topic))),
         }
     }
@@ -375,23 +373,6 @@ impl State {
         self.sends
             .begin(send.asker, send.target.queue_id, transaction, lens);
         Ok(())
-    }
-
-    /// Java's form of a message id, for clients that make none. The shard's number keeps the keys of
-    /// two cores apart.
-    fn make_unique_key(&mut self) -> MessageId {
-        self.keys_made = self.keys_made.wrapping_add(1);
-        let key = UniqueKey {
-            ip: self.config.store_host.ip(),
-            process: self.config.process_id,
-            constant: self
-                .config
-                .unique_constant
-                .wrapping_add(self.config.number as u32),
-            month_ms: millis_of_month(self.now.wall),
-            counter: self.keys_made,
-        };
-        key.encode()
     }
 
     /// The log's answer to an append.
@@ -588,44 +569,4 @@ pub fn refuse(
             out.put_str(names::MSG_REGION, &config.region);
         }
     });
-}
-
-/// A seeded generator (SplitMix64): only spreads sends over queues.
-#[derive(Debug)]
-pub struct Random(pub u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// Any number below `end`; `None` if there is none.
-    pub fn below(&mut self, end: u32) -> Option<u32> {
-        let end = u64::from(end);
-        (end > 0).then(|| ((self.next() >> 32) * end >> 32) as u32)
-    }
-}
-
-/// Milliseconds since the first of the month, UTC.
-fn millis_of_month(wall: Millis) -> i32 {
-    const DAY_MS: u64 = 86_400_000;
-    let days = wall.0 / DAY_MS;
-    let day = day_of_month(days);
-    ((day - 1) * DAY_MS + wall.0 % DAY_MS) as i32
-}
-
-/// The day of the month, from 1, of a day counted from 1970-01-01: years are taken to begin in
-/// March, so that the leap day is their last.
-fn day_of_month(days: u64) -> u64 {
-    const DAYS_OF_ERA: u64 = 146_097;
-    let days = days + 719_468;
-    let of_era = days % DAYS_OF_ERA;
-    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    of_year - (153 * month + 2) / 5 + 1
 }

@@ -13,7 +13,6 @@
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::rc::Rc;
 
 use foldhash::fast::FixedState;
@@ -24,156 +23,22 @@ use shards::role::Role;
 use super::errors::{RouteError, route_code};
 use super::groups::Groups;
 use super::hold::Holds;
-use super::news::{News, SharedBoot, Topic};
+use super::news::{self, News, SharedBoot, Topic};
 use super::offsets::Offsets;
 use super::parked::Sends;
 use super::query::{self, Bound, LookUp, Start};
-use super::queue::{Queue, Queues, Transfer};
+use super::queue::{Queue, Queues};
 use super::reply::{Asker, Replies};
-use super::send::Random;
 use super::topics::Topics;
+use super::unique::Random;
 use super::ways::{Way, way};
+
+pub use super::shard_config::ShardConfig;
 use crate::flow::{Answer, Flows};
 use crate::ids::{Conn, LogOffset, LogRange, Micros, Millis, QueueKey, RoleId};
-use crate::limits::{
-    BODY_BYTES_MAX, FORWARD_BYTES_MAX, PULL_BYTES_MAX, PULL_MESSAGES_MAX, SHARD_FLOWS_MAX,
-};
+use crate::limits::{FORWARD_BYTES_MAX, SHARD_FLOWS_MAX};
 use crate::role::{self, CONTROL, Effect, Effects, Input, LOG, Letter, Mark, Ringmq};
 use crate::wire::{Frame, RequestCode, Scratch};
-
-/// What a shard is told of the configuration. `node.rs` fills it in; the names in the comments are
-/// the configuration's.
-#[derive(Clone, Debug)]
-pub struct ShardConfig {
-    /// This shard, of how many.
-    pub number: usize,
-    pub shards: usize,
-    /// `brokerClusterName`.
-    pub cluster: String,
-    /// `regionId`.
-    pub region: String,
-    /// `traceOn`.
-    pub trace_on: bool,
-    /// `brokerIP1` and `listenPort`: part of every message id.
-    pub store_host: SocketAddr,
-    /// `brokerPermission`: 4 read, 2 write.
-    pub broker_permission: u32,
-    /// `startAcceptSendRequestTimeStamp`.
-    pub accept_sends_from: Millis,
-    /// `maxMessageSize`, at most [`BODY_BYTES_MAX`].
-    pub body_bytes_max: usize,
-    /// `waitTimeMillsInSendQueue`.
-    pub send_wait_ms: u64,
-    /// `autoCreateSubscriptionGroup`.
-    pub auto_create_groups: bool,
-    /// `longPollingEnable`.
-    pub long_polling: bool,
-    /// `shortPollingTimeMills`.
-    pub short_polling_ms: u64,
-    /// `litePullMessageEnable`.
-    pub lite_pull: bool,
-    /// `maxTransfer{Bytes,Count}OnMessageInMemory`.
-    pub hot: Transfer,
-    /// `maxTransfer{Bytes,Count}OnMessageInDisk`.
-    pub cold: Transfer,
-    /// `maxFilterMessageSize`: 20 bytes for each message that one pull may look at.
-    pub filter_bytes_max: u32,
-    /// The machine's memory, and `accessMessageInMemoryMaxRatio` in percent of it.
-    pub ram_bytes: u64,
-    pub memory_percent: u64,
-    /// `defaultQueryMaxNum` and `maxMsgsNumBatch`.
-    pub unique_query_max: u32,
-    pub query_max: u32,
-    /// `store/consumequeue`, and `mappedFileSizeConsumeQueue` in whole units.
-    pub queue_dir: PathBuf,
-    pub queue_file_bytes: u64,
-    /// Random at start, fixed in simulation.
-    pub hash_seed: u64,
-    pub random_seed: u64,
-    /// Parts of the unique keys made here: the process id's low 16 bits, and any number that no
-    /// other process of this machine has.
-    pub process_id: u16,
-    pub unique_constant: u32,
-}
-
-impl ShardConfig {
-    /// RocketMQ's defaults for shard `number` of `shards`.
-    #[must_use]
-    pub fn new(number: usize, shards: usize, store_host: SocketAddr) -> ShardConfig {
-        ShardConfig {
-            number,
-            shards,
-            cluster: "DefaultCluster".to_string(),
-            region: "DefaultRegion".to_string(),
-            trace_on: true,
-            store_host,
-            broker_permission: 6,
-            accept_sends_from: Millis(0),
-            body_bytes_max: BODY_BYTES_MAX,
-            send_wait_ms: 200,
-            auto_create_groups: true,
-            long_polling: true,
-            short_polling_ms: 1000,
-            lite_pull: true,
-            hot: Transfer {
-                bytes: 256 * 1024,
-                messages: 32,
-            },
-            cold: Transfer {
-                bytes: 64 * 1024,
-                messages: 8,
-            },
-            filter_bytes_max: 16_000,
-            ram_bytes: 4 << 30,
-            memory_percent: 40,
-            unique_query_max: 32,
-            query_max: 64,
-            queue_dir: PathBuf::from("store/consumequeue"),
-            queue_file_bytes: 6_000_000,
-            hash_seed: 0,
-            random_seed: 0,
-            process_id: 1,
-            unique_constant: 0,
-        }
-    }
-
-    /// How far behind the log's end a message still counts as in memory.
-    #[must_use]
-    pub fn memory_bytes(&self) -> u64 {
-        (u128::from(self.ram_bytes) * u128::from(self.memory_percent) / 100) as u64
-    }
-
-    /// How long a pull is held. Clients that ask for no time at all are held as briefly as without
-    /// long polling, since they pull on at once.
-    #[must_use]
-    pub fn hold_ms(&self, suspend_ms: i64) -> u64 {
-        const HOLD_MS_MAX: u64 = 3_600_000;
-        match u64::try_from(suspend_ms) {
-            Ok(wanted @ 1..) if self.long_polling => wanted.min(HOLD_MS_MAX),
-            Ok(_) | Err(_) => self.short_polling_ms,
-        }
-    }
-
-    fn check(mut self) -> Self {
-        assert!(
-            self.number < self.shards,
-            "shard {} of {}",
-            self.number,
-            self.shards
-        );
-        assert!(
-            self.queue_file_bytes >= 20 && self.queue_file_bytes % 20 == 0,
-            "queue files of {} bytes do not hold whole units",
-            self.queue_file_bytes
-        );
-        self.body_bytes_max = self.body_bytes_max.min(BODY_BYTES_MAX);
-        for transfer in [&mut self.hot, &mut self.cold] {
-            transfer.bytes = transfer.bytes.min(PULL_BYTES_MAX);
-            transfer.messages = transfer.messages.min(PULL_MESSAGES_MAX);
-        }
-        self
-    }
-}
 
 /// The latest of each mark that a shard looks at.
 #[derive(Clone, Copy, Debug, Default)]
@@ -213,8 +78,8 @@ pub struct State {
     /// The last offsets are on their way to control.
     last_round: bool,
     stopped: bool,
-    /// Woken pulls wait until the edges to their shards have room.
-    pub(super) held_wait_for_room: bool,
+    /// Held pulls wait until the edge to this shard has room.
+    pub(super) held_wait_for: Option<RoleId>,
     /// Flows to be started once the state is free.
     pub(super) starts: Vec<Start>,
     /// Reused from call to call: ranges of one pull, texts and lengths of one send.
@@ -287,15 +152,27 @@ impl Role<Ringmq> for Shard {
 
     fn deadline(&self) -> Option<Micros> {
         let state = self.state.borrow();
-        if state.holds.has_ready() && !state.held_wait_for_room {
+        if state.holds.has_ready() && state.held_wait_for.is_none() {
             return Some(Micros(0));
         }
-        let held = state.holds.deadline().filter(|_| !state.held_wait_for_room);
+        let held = state
+            .holds
+            .deadline()
+            .filter(|_| state.held_wait_for.is_none());
         let sends = state.sends.deadline(state.config.send_wait_ms);
         [held, sends, self.flows.deadline()]
             .into_iter()
             .flatten()
             .min()
+    }
+
+    /// What can be read is told by dispatch; of the log's end an old value does no harm.
+    fn woken_by(&self) -> u64 {
+        role::kinds(&[
+            Mark::Poisoned(0),
+            Mark::DiskFull(0),
+            Mark::First(LogOffset(0)),
+        ])
     }
 
     fn name(&self) -> &'static str {
@@ -315,7 +192,7 @@ impl State {
             marks: Marks::default(),
             topics: Topics::new(&boot.topics, seed),
             groups: Groups::new(&boot.groups, config.auto_create_groups, seed),
-            queues: Queues::new(config.number, config.shards),
+            queues: Queues::new(config.number, config.shards, seed),
             offsets: Offsets::new(seed),
             holds: Holds::new(seed),
             sends: Sends::default(),
@@ -327,7 +204,7 @@ impl State {
             stopping: false,
             last_round: false,
             stopped: false,
-            held_wait_for_room: false,
+            held_wait_for: None,
             starts: Vec::new(),
             ranges: Vec::new(),
             text: Vec::new(),
@@ -446,7 +323,7 @@ impl State {
         if to == CONTROL {
             self.offsets.tell(fx);
         }
-        if self.held_wait_for_room {
+        if self.held_wait_for == Some(to) {
             self.serve_held(fx);
         }
     }
@@ -607,7 +484,21 @@ impl State {
                 self.offsets.begin_round();
                 self.offsets.tell(fx);
             }
+            Letter::Offsets { .. } => self.on_offsets(payload),
             other => log::error!("a shard was told {other:?} by {from:?}"),
+        }
+    }
+
+    /// Control sets offsets, as when an operator resets a group.
+    fn on_offsets(&mut self, payload: &[u8]) {
+        let offsets: news::Offsets =
+            serde_json::from_slice(payload).expect("control writes offsets");
+        for (topic, group, queue_id, offset) in &offsets.0 {
+            if self.offset_owner(topic, *queue_id) == self.me
+                && let Err(error) = self.offsets.commit(topic, group, *queue_id, *offset)
+            {
+                log::error!("{topic}@{group}/{queue_id} is not set to {offset}: {error}");
+            }
         }
     }
 

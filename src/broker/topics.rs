@@ -40,7 +40,7 @@ pub enum NameError {
 pub fn is_legal_name(name: &str) -> bool {
     let legal =
         |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'%' | b'|' | b'_' | b'-');
-    !name.is_empty() && name.as_bytes().iter().all(|byte| legal(byte))
+    !name.is_empty() && name.as_bytes().iter().all(legal)
 }
 
 /// Checks a topic's name (broker-requests 0).

@@ -52,10 +52,7 @@ const WAYS: &[(RequestCode, Way)] = &[
     (RequestCode::UNLOCK_BATCH_MQ, Way::NotYet(Feature::Locks)),
     (RequestCode::GET_ALL_CONSUMER_OFFSET, Way::Control),
     (RequestCode::GET_ALL_DELAY_OFFSET, Way::Control),
-    (
-        RequestCode::CHECK_CLIENT_CONFIG,
-        Way::NotYet(Feature::Filters),
-    ),
+    (RequestCode::CHECK_CLIENT_CONFIG, Way::Control),
     (
         RequestCode::GET_TIMER_CHECK_POINT,
         Way::NotYet(Feature::Timer),

@@ -59,9 +59,10 @@ settings! {
     /// The interface that is listened on; 0.0.0.0 is all of them.
     "bindAddress" => bind_address: String = "0.0.0.0",
         NAME, "", AtStart, Used, "first lines of the log";
-    /// The port for clients; the one two below is listened on as well (VIP).
+    /// The port for clients; the one two below is listened on as well (VIP). 0: any free port, and
+    /// no VIP.
     "listenPort" => listen_port: u16 = "10911",
-        Whole(1, 65_535), "port", AtStart, Used, "route (105)";
+        Whole(0, 65_535), "port", AtStart, Used, "route (105)";
     /// The port for slaves; 0: listenPort + 1.
     "haListenPort" => ha_listen_port: u16 = "0",
         Whole(0, 65_535), "port", AtStart, Used, "haServerAddr of a registration (103)";

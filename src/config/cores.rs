@@ -296,6 +296,12 @@ impl Layout {
         self
     }
 
+    /// How many shards there are: one on each core that names the role.
+    pub fn shards(&self) -> usize {
+        let has = |core: &&Core| core.has(RoleKind::Shard);
+        self.cores.iter().filter(has).count()
+    }
+
     /// The number of the first core that has the role.
     pub fn core_of(&self, role: RoleKind) -> Option<usize> {
         self.cores.iter().position(|core| core.has(role))

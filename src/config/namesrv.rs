@@ -17,7 +17,7 @@ settings! {
         Text(255), "", AtStart, Used, "first lines of the log";
     /// The port for brokers, clients and tools.
     "listenPort" => listen_port: u16 = "9876",
-        Whole(1, 65_535), "port", AtStart, Used, "first lines of the log";
+        Whole(0, 65_535), "port", AtStart, Used, "first lines of the log";
     /// The file of the key-value settings (codes 100-102); empty: `namesrv/kvConfig.json` in the
     /// home directory.
     "kvConfigPath" => kv_config_path: PathBuf = "",

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::bodies::{KvTable, render};
+use crate::wire::bodies::KvTable;
+use crate::wire::fastjson::to_ascii_vec;
 
 /// The namespace of ordered topics: topic -> `broker-a:4;broker-b:4`.
 pub const ORDER_TOPIC_CONFIG: &str = "ORDER_TOPIC_CONFIG";
@@ -50,7 +51,7 @@ impl KvConfig {
 
     /// What `kvConfig.json` is to hold.
     pub fn to_file(&self) -> Vec<u8> {
-        render(self)
+        to_ascii_vec(self)
     }
 
     /// Sets a value (100). True if it has changed, so that the file is to be written.
@@ -124,9 +125,9 @@ mod tests {
         assert_eq!(kv.put("Ns2", "k", "v"), Ok(true));
         assert_eq!(kv.get("Ns2", "k"), Some("v"));
         assert_eq!(kv.get("n0", "k"), None);
-        let body = render(&kv.list("Ns2").expect("a namespace"));
+        let body = to_ascii_vec(&kv.list("Ns2").expect("a namespace"));
         assert_eq!(body, br#"{"table":{"k":"v"}}"#);
-        let body = render(&kv.list(ORDER_TOPIC_CONFIG).expect("a namespace"));
+        let body = to_ascii_vec(&kv.list(ORDER_TOPIC_CONFIG).expect("a namespace"));
         assert_eq!(body, br#"{"table":{"CapAdmO":"broker-a:2"}}"#);
         assert_eq!(kv.list("n0"), None);
         assert!(kv.delete("Ns2", "k") && !kv.delete("Ns2", "k") && !kv.delete("n0", "k"));

@@ -1,21 +1,18 @@
 //! The name server: which broker serves which topic, and at which address.
 //!
-//! [`Routes`] and [`KvConfig`] are plain values: registrations and requests go in, answers come
-//! out, time is an argument, a connection is a number. Nothing here knows the wire or the disk.
+//! [`Routes`] and [`KvConfig`] are plain values: registrations and requests go in, bodies of
+//! answers come out, time is an argument, a connection is a number. They know neither frames nor
+//! the disk.
 //! Spec: namesrv.
 
-mod bodies;
 mod kv;
 pub mod role;
 mod routes;
 
-pub use bodies::{
-    BrokerData, BrokerMemberGroup, ClusterInfo, DataVersion, KvTable, QueueData, RegisterBody,
-    TopicConfig, TopicList, TopicRouteData, parse_inflated, render,
-};
 pub use kv::{KvConfig, KvError, ORDER_TOPIC_CONFIG};
 pub use role::{Namesrv, NamesrvSettings};
 pub use routes::{
-    BrokerKey, Expired, MinBrokerChange, Queried, RegisterError, Registered, Registration,
-    RouteLimits, RouteQuestion, RouteSettings, Routes, TopicKind, perm,
+    BROKER_TIMEOUT_MS, BrokerKey, Expired, FILTER_SERVERS_MAX, MinBrokerChange, NAME_BYTES_MAX,
+    Queried, RegisterError, Registered, Registration, RouteLimits, RouteQuestion, RouteSettings,
+    Routes, TopicKind, perm,
 };

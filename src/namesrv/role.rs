@@ -7,15 +7,14 @@ use shards::files::{Job, JobDone};
 use shards::role::Role;
 
 use super::{
-    BrokerKey, DataVersion, KvConfig, MinBrokerChange, ORDER_TOPIC_CONFIG, Registration,
-    RouteLimits, RouteQuestion, RouteSettings, Routes, TopicConfig, TopicKind, TopicRouteData,
-    render,
+    BrokerKey, KvConfig, MinBrokerChange, ORDER_TOPIC_CONFIG, Registration, RouteLimits,
+    RouteQuestion, RouteSettings, Routes, TopicKind,
 };
 use crate::ids::{Conn, Micros, Ticket};
 use crate::role::{Effect, Effects, Input, Ringmq};
-use crate::wire::bodies::RegisterBody;
+use crate::wire::bodies::{DataVersion, RegisterBody, TopicRouteData};
 use crate::wire::codes::{RequestCode, ResponseCode};
-use crate::wire::fastjson;
+use crate::wire::fastjson::{self, to_ascii_vec};
 use crate::wire::frame::{
     Encoding, Frame, RequestHead, ResponseHead, Scratch, encode_request, encode_response,
 };
@@ -42,7 +41,7 @@ pub struct NamesrvSettings {
     /// `kvConfigPath`.
     pub kv_path: PathBuf,
     /// What 319 shows.
-    pub settings: Vec<(String, String)>,
+    pub settings: Vec<(&'static str, String)>,
 }
 
 pub struct Namesrv {
@@ -173,13 +172,13 @@ impl Namesrv {
             RequestCode::QUERY_DATA_VERSION => self.query_version(now, frame),
             RequestCode::BROKER_HEARTBEAT => self.heartbeat(now, frame),
             RequestCode::GET_BROKER_CLUSTER_INFO => {
-                Ok(Answer::body(render(&self.routes.cluster_info())))
+                Ok(Answer::body(to_ascii_vec(&self.routes.cluster_info())))
             }
             RequestCode::GET_BROKER_MEMBER_GROUP => {
                 let group = self
                     .routes
                     .member_group(ext("clusterName"), ext("brokerName"));
-                Ok(Answer::body(render(&group)))
+                Ok(Answer::body(to_ascii_vec(&group)))
             }
             RequestCode::WIPE_WRITE_PERM_OF_BROKER => Ok(Answer::ext(
                 "wipeTopicCount",
@@ -218,7 +217,7 @@ impl Namesrv {
             zone,
             order_conf,
         }) {
-            Some(route) => Ok(Answer::body(render(&route))),
+            Some(route) => Ok(Answer::body(to_ascii_vec(&route))),
             None => Err(Answer::refuse(
                 ResponseCode::TOPIC_NOT_EXIST,
                 format!("No topic route info in name server for the topic: {topic}"),
@@ -256,7 +255,7 @@ impl Namesrv {
         }
         if self.settings.return_order_config {
             let table = self.kv.list(ORDER_TOPIC_CONFIG);
-            answer.body = table.map(|table| render(&table)).unwrap_or_default();
+            answer.body = table.map(|table| to_ascii_vec(&table)).unwrap_or_default();
         }
         self.tell_change(registered.change.as_ref(), fx);
         Ok(answer)
@@ -281,7 +280,7 @@ impl Namesrv {
         let mut answer = Answer::ext("changed", queried.changed);
         answer.body = queried
             .recorded
-            .map(|version| render(&version))
+            .map(|version| to_ascii_vec(&version))
             .unwrap_or_default();
         Ok(answer)
     }
@@ -312,12 +311,12 @@ impl Namesrv {
             RequestCode::GET_HAS_UNIT_SUB_TOPIC_LIST => TopicKind::UnitSub,
             RequestCode::GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST => TopicKind::UnitSubOnly,
             RequestCode::GET_TOPICS_BY_CLUSTER if self.settings.list_topics => {
-                return Some(Ok(Answer::body(render(
+                return Some(Ok(Answer::body(to_ascii_vec(
                     &self.routes.topics_of_cluster(cluster),
                 ))));
             }
             RequestCode::GET_SYSTEM_TOPIC_LIST_FROM_NS if self.settings.list_topics => {
-                return Some(Ok(Answer::body(render(&self.routes.system_topics()))));
+                return Some(Ok(Answer::body(to_ascii_vec(&self.routes.system_topics()))));
             }
             RequestCode::GET_TOPICS_BY_CLUSTER | RequestCode::GET_SYSTEM_TOPIC_LIST_FROM_NS => {
                 return Some(Err(Answer::refuse(ResponseCode::SYSTEM_ERROR, "disable")));
@@ -329,7 +328,7 @@ impl Namesrv {
             _ => self.settings.list_topics,
         };
         Some(if allowed {
-            Ok(Answer::body(render(&self.routes.topics(kind))))
+            Ok(Answer::body(to_ascii_vec(&self.routes.topics(kind))))
         } else {
             Err(Answer::refuse(ResponseCode::SYSTEM_ERROR, "disable"))
         })
@@ -362,7 +361,7 @@ impl Namesrv {
                 Ok(Answer::default())
             }
             RequestCode::GET_KVLIST_BY_NAMESPACE => match self.kv.list(space) {
-                Some(table) => Ok(Answer::body(render(&table))),
+                Some(table) => Ok(Answer::body(to_ascii_vec(&table))),
                 None => Err(Answer::refuse(
                     ResponseCode::QUERY_NOT_FOUND,
                     format!("No config item, Namespace: {space}"),
@@ -473,19 +472,6 @@ fn registration(
     connection: u64,
 ) -> Registration {
     let table = body.topic_config_serialize_wrapper;
-    let version = table.data_version;
-    let topics = table.topic_config_table.into_iter().map(|(name, topic)| {
-        let topic = TopicConfig {
-            order: topic.order,
-            perm: topic.perm.max(0) as u32,
-            read_queue_nums: topic.read_queue_nums.max(0) as u32,
-            topic_name: name.clone(),
-            topic_sys_flag: topic.topic_sys_flag.max(0) as u32,
-            write_queue_nums: topic.write_queue_nums.max(0) as u32,
-            ..TopicConfig::default()
-        };
-        (name, topic)
-    });
     Registration {
         broker: key(request.cluster_name, request.broker_addr),
         broker_name: request.broker_name.to_owned(),
@@ -496,12 +482,8 @@ fn registration(
             .heartbeat_timeout_millis
             .and_then(|millis| u64::try_from(millis).ok()),
         enable_acting_master: request.enable_acting_master,
-        data_version: DataVersion {
-            counter: version.counter,
-            state_version: version.state_version,
-            timestamp: version.timestamp,
-        },
-        topics: topics.collect(),
+        data_version: table.data_version,
+        topics: table.topic_config_table,
         filter_servers: body.filter_server_list,
         connection,
     }
@@ -555,6 +537,10 @@ impl Role<Ringmq> for Namesrv {
             .into_iter()
             .flatten()
             .min()
+    }
+
+    fn woken_by(&self) -> u64 {
+        0
     }
 
     fn name(&self) -> &'static str {

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use thiserror::Error;
 
-use super::bodies::{
+use crate::wire::bodies::{
     BrokerData, BrokerMemberGroup, ClusterInfo, DataVersion, MemberGroup, QueueData, TopicConfig,
     TopicList, TopicRouteData,
 };
@@ -15,15 +15,15 @@ use super::bodies::{
 /// Bits of a permission. namesrv 2.1.
 pub mod perm {
     /// Clients may pull.
-    pub const READ: u32 = 4;
+    pub const READ: i32 = 4;
     /// Clients may send.
-    pub const WRITE: u32 = 2;
+    pub const WRITE: i32 = 2;
 }
 
 /// Bits of a topic's system flag. namesrv 2.10.
 mod sys_flag {
-    pub const UNIT: u32 = 1;
-    pub const UNIT_SUB: u32 = 2;
+    pub const UNIT: i32 = 1;
+    pub const UNIT_SUB: i32 = 2;
 }
 
 const MASTER_ID: i64 = 0;
@@ -429,7 +429,11 @@ impl Routes {
     pub fn cluster_info(&self) -> ClusterInfo {
         ClusterInfo {
             broker_addr_table: self.brokers.clone(),
-            cluster_addr_table: self.clusters.clone(),
+            cluster_addr_table: self
+                .clusters
+                .iter()
+                .map(|(cluster, names)| (cluster.clone(), names.iter().cloned().collect()))
+                .collect(),
         }
     }
 
@@ -487,14 +491,11 @@ impl Routes {
     /// The topics that exist of themselves: one for each cluster and broker (304).
     pub fn system_topics(&self) -> TopicList {
         let first = self.brokers.values().next();
+        // A broker may be named as its cluster is.
+        let names: BTreeSet<_> = self.clusters.keys().chain(self.brokers.keys()).collect();
         TopicList {
             broker_addr: first.and_then(|data| data.broker_addrs.values().next().cloned()),
-            topic_list: self
-                .clusters
-                .keys()
-                .chain(self.brokers.keys())
-                .cloned()
-                .collect(),
+            topic_list: names.into_iter().cloned().collect(),
         }
     }
 

@@ -43,6 +43,14 @@ impl Role<Ringmq> for Any {
         each!(self, role => role.deadline())
     }
 
+    fn settles_late(&self) -> bool {
+        each!(self, role => role.settles_late())
+    }
+
+    fn woken_by(&self) -> u64 {
+        each!(self, role => role.woken_by())
+    }
+
     fn name(&self) -> &'static str {
         each!(self, role => role.name())
     }

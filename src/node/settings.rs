@@ -1,20 +1,21 @@
 //! From configuration to what each part wants to know.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::boot::StoreSettings;
-use crate::broker::control::{ControlConfig, Identity, SegmentSettings};
 use crate::broker::Transfer;
+use crate::broker::control::{ControlConfig, Identity, SegmentSettings};
 use crate::broker::shard::ShardConfig;
 use crate::broker::topic_table::TopicSettings;
-use crate::config::{BrokerConfig, FlushDiskType, key_table};
+use crate::config::{BrokerConfig, FlushDiskType};
 use crate::ids::{LogOffset, Millis};
 use crate::store::FlushMode;
 use crate::store::dispatch::DispatchConfig;
 use crate::store::index::IndexConfig;
 use crate::store::index_file::Shape;
-use crate::store::log::LogConfig;
+use crate::store::log::{LogConfig, LogCounters};
 use crate::store::queues;
 
 /// Drawn once per process.
@@ -34,14 +35,22 @@ impl Seeds {
         let clock = wall_ms().wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let half = |at: usize| u64::from_ne_bytes(*bytes[at..].first_chunk().expect("16 bytes"));
         match drawn {
-            Ok(16) => Seeds { hash: half(0), random: half(8) },
-            _ => Seeds { hash: clock, random: clock.rotate_left(32) },
+            Ok(16) => Seeds {
+                hash: half(0),
+                random: half(8),
+            },
+            _ => Seeds {
+                hash: clock,
+                random: clock.rotate_left(32),
+            },
         }
     }
 }
 
 pub fn wall_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_millis() as u64)
 }
 
 pub fn mode(config: &BrokerConfig) -> FlushMode {
@@ -70,7 +79,9 @@ fn queue_file_bytes(config: &BrokerConfig) -> u64 {
 }
 
 fn topics(config: &BrokerConfig) -> TopicSettings {
-    let trace = config.trace_topic_enable.then(|| config.msg_trace_topic_name.clone());
+    let trace = config
+        .trace_topic_enable
+        .then(|| config.msg_trace_topic_name.clone());
     TopicSettings {
         cluster: config.broker_cluster_name.clone(),
         broker: config.broker_name.clone(),
@@ -88,7 +99,10 @@ fn topics(config: &BrokerConfig) -> TopicSettings {
 pub fn index(config: &BrokerConfig) -> IndexConfig {
     IndexConfig {
         root: config.store_path_root_dir.clone(),
-        shape: Shape { slots: config.max_hash_slot_num, entries: config.max_index_num },
+        shape: Shape {
+            slots: config.max_hash_slot_num,
+            entries: config.max_index_num,
+        },
         segment_bytes: u64::from(config.mapped_file_size_commit_log),
         enabled: config.message_index_enable,
         sync_interval_ms: 5000,
@@ -102,7 +116,11 @@ fn utc_offset_ms() -> i64 {
     // SAFETY: both pointers are to values on this stack; the function writes all fields or fails.
     let offset = unsafe {
         let mut local: libc::tm = std::mem::zeroed();
-        if libc::localtime_r(&seconds, &mut local).is_null() { 0 } else { local.tm_gmtoff }
+        if libc::localtime_r(&seconds, &mut local).is_null() {
+            0
+        } else {
+            local.tm_gmtoff
+        }
     };
     offset * 1000
 }
@@ -176,18 +194,19 @@ pub fn shard(
 
 fn ram_bytes() -> u64 {
     let info = rustix::system::sysinfo();
-    u64::from(info.totalram) * u64::from(info.mem_unit)
+    info.totalram * u64::from(info.mem_unit)
 }
 
-pub fn control(config: &BrokerConfig, shards: usize) -> ControlConfig {
+pub fn control(config: &BrokerConfig, shards: usize, log: Arc<LogCounters>) -> ControlConfig {
     ControlConfig {
         root: config.store_path_root_dir.clone(),
         shards,
         offsets_interval_ms: u64::from(config.flush_consumer_offset_interval),
         member_expires_ms: u64::from(config.channel_expired_timeout),
         notify_changes: config.notify_consumer_ids_changed_enable,
-        settings: key_table(config),
+        settings: config.entries(),
         boot_ms: wall_ms(),
+        log,
     }
 }
 

@@ -254,7 +254,10 @@ mod tests {
         }
 
         #[test]
-        fn one_flipped_bit_voids_our_part(checkpoint in any_checkpoint(), bit in 0..(92 + 40) * 8usize) {
+        fn one_flipped_bit_voids_our_part(
+            checkpoint in any_checkpoint(),
+            bit in 0..(92 + 40) * 8usize,
+        ) {
             prop_assume!(checkpoint.ours.is_some());
             let mut file = checkpoint.encode();
             let byte = if bit / 8 < 40 { bit / 8 } else { 512 + bit / 8 - 40 };

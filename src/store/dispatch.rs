@@ -3,7 +3,8 @@
 //!
 //! ```text
 //!  Mark Visible -> follow the log -> units gathered per queue -> Put, one per queue and file
-//!       -> all written: Mark Dispatched, Readable to the owners (with the units, so that tail pulls
+//!       -> all written: Mark Dispatched, Readable to the owners (with the units, so that tail
+//! pulls
 //!          read no file) -> next
 //!  in the background, one file at a time: Sync -> Mark QueuesDurable
 //! ```
@@ -435,7 +436,8 @@ fn gather(
     }
     let file_units = queue.dir.file_bytes / UNIT_BYTES;
     if queue.next.0 == 0 && queue.pending.is_empty() {
-        // The queue may begin late, its earlier records deleted: then only its first file is filled.
+        // The queue may begin late, its earlier records deleted: then only its first file is
+        // filled.
         queue.next = QueueOffset(offset.0 / file_units * file_units);
     }
     if offset.0 - queue.next.0 > file_units {
@@ -524,6 +526,14 @@ impl Role<Ringmq> for Dispatch {
         let round = !self.sync.dirty.is_empty() && !self.sync.in_flight;
         let sync = round.then_some(self.sync.next_round_at);
         [self.batch.retry_at, sync].into_iter().flatten().min()
+    }
+
+    fn settles_late(&self) -> bool {
+        true
+    }
+
+    fn woken_by(&self) -> u64 {
+        role::kinds(&[Mark::Visible(LogOffset(0))])
     }
 
     fn name(&self) -> &'static str {

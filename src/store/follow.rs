@@ -1,6 +1,6 @@
 //! Following the log: record after record from a position up to a mark, out of the tail while it
-//! holds them, else out of the segments. Dispatch after a crash, a dispatch that lags and a live one
-//! are this same code.
+//! holds them, else out of the segments. Dispatch after a crash, a dispatch that lags and a live
+//! one are this same code.
 
 use shards::chunk::Tail;
 use shards::role::ReadAt;

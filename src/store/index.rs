@@ -49,6 +49,8 @@ const PUT: Ticket = Ticket(2);
 const SYNC: Ticket = Ticket(3);
 const NOTE: Ticket = Ticket(4);
 const RETRY_MS: u64 = 1000;
+/// How often to look how far the log has come.
+const LOOK_MS: u64 = 20;
 /// Slots written at once when a file is completed.
 const SLOTS_STEP_BYTES: usize = 64 * 1024;
 /// Queries at once; each walks chains of entries.
@@ -701,6 +703,7 @@ impl Role<Ringmq> for Index {
                 letter: Letter::FindKey { ask },
                 payload,
             } => {
+                self.advance(fx);
                 self.find(from, ask, payload, fx);
             }
             Input::Letter {
@@ -744,8 +747,9 @@ impl Role<Ringmq> for Index {
     }
 
     fn deadline(&self) -> Option<Micros> {
+        let look = (!self.stopped).then_some(self.now.mono.plus_millis(LOOK_MS));
         if self.puts > 0 || self.work != Work::Follow {
-            return None;
+            return look;
         }
         if self.retry_at.is_some() {
             return self.retry_at;
@@ -755,6 +759,16 @@ impl Role<Ringmq> for Index {
         behind
             .then_some(Micros(0))
             .or(note.then_some(self.next_note_at))
+    }
+
+    fn settles_late(&self) -> bool {
+        true
+    }
+
+    /// It looks by itself: nobody waits for it, and waking its core for each flush would take the
+    /// CPU from who does.
+    fn woken_by(&self) -> u64 {
+        0
     }
 
     fn name(&self) -> &'static str {

@@ -18,11 +18,12 @@
 //! * A failed write or flush poisons the log: all who wait are told, and nothing more is
 //!   acknowledged until the log was read back.
 
+mod answer;
 mod counters;
 mod offsets;
 mod place;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -33,12 +34,13 @@ use shards::{Now, Role};
 
 pub use counters::{Counter, LogCounters};
 
+use self::answer::answer;
 use self::offsets::NextOffsets;
 use self::place::Waiting;
 use crate::broker::news::{Boot, News};
 use crate::ids::{LogOffset, Micros, Millis, Ticket};
 use crate::limits;
-use crate::role::{AppendRefused, CONTROL, Effect, Effects, Input, Letter, Mark, Ringmq, Stored};
+use crate::role::{self, AppendRefused, CONTROL, Effect, Effects, Input, Letter, Mark, Ringmq};
 use crate::store::FlushMode;
 use crate::store::marks::{Advance, Watermarks};
 use crate::store::parked::{Append, Parked};
@@ -450,88 +452,6 @@ impl Log {
         fx.mark(Mark::Poisoned(1));
     }
 
-    // ---- answers
-
-    /// Answers what is covered by published marks.
-    fn answer_written(&mut self, fx: &mut Effects<'_>) {
-        while let Some(front) = self.waiting.front()
-            && front.end <= self.answerable
-        {
-            if !front.answered {
-                answer(front.append, Ok(front.stored), fx);
-            }
-            self.waiting.pop_front();
-            self.expired = self.expired.saturating_sub(1);
-        }
-    }
-
-    /// Answers appends whose write takes longer than `syncFlushTimeout`: they are stored, but the
-    /// outcome of the flush is open.
-    fn answer_expired(&mut self, fx: &mut Effects<'_>) {
-        while let Some(append) = self.waiting.get_mut(self.expired)
-            && append.deadline <= self.now
-        {
-            if !append.answered {
-                append.answered = true;
-                self.counters.flush_timeouts.add(1);
-                let stored = Stored {
-                    flush_timed_out: true,
-                    ..append.stored
-                };
-                answer(append.append, Ok(stored), fx);
-            }
-            self.expired += 1;
-        }
-    }
-
-    /// Tells all who wait that the log failed.
-    fn answer_poisoned(&mut self, fx: &mut Effects<'_>) {
-        while let Some(waiting) = self.waiting.pop_front() {
-            if !waiting.answered {
-                self.refuse(waiting.append, AppendRefused::Poisoned, fx);
-            }
-        }
-        self.expired = 0;
-        self.refuse_parked(AppendRefused::Poisoned, fx);
-    }
-
-    /// Places what was kept aside, oldest first, and refuses what waited too long.
-    fn serve_parked(&mut self, fx: &mut Effects<'_>) {
-        if self.parked.is_empty() {
-            return;
-        }
-        let mut parked = std::mem::take(&mut self.parked);
-        while let Some((append, payload)) = parked.front() {
-            match self.try_place(append, payload, fx) {
-                Ok(()) => self.submit_if_full(fx),
-                Err(hold) => {
-                    let waited = parked.deadline().is_some_and(|until| until <= self.now);
-                    if !waited && !hold.is_final() {
-                        break;
-                    }
-                    self.refuse_held(append, hold, fx);
-                }
-            }
-            parked.pop();
-        }
-        self.parked = parked;
-    }
-
-    fn refuse_parked(&mut self, why: AppendRefused, fx: &mut Effects<'_>) {
-        while let Some(append) = self.parked.pop() {
-            self.refuse(append, why, fx);
-        }
-    }
-
-    fn refuse(&mut self, append: Append, why: AppendRefused, fx: &mut Effects<'_>) {
-        match why {
-            AppendRefused::Poisoned => self.counters.refused_poisoned.add(1),
-            AppendRefused::Stopping => self.counters.refused_stopping.add(1),
-            AppendRefused::Busy | AppendRefused::NoSegment | AppendRefused::NoQueue => {}
-        }
-        answer(append, Err(why), fx);
-    }
-
     // ---- the end of a turn
 
     fn settle(&mut self, fx: &mut Effects<'_>) {
@@ -616,15 +536,14 @@ impl Role<Ringmq> for Log {
         [flush, look, self.flush_due].into_iter().flatten().min()
     }
 
+    fn woken_by(&self) -> u64 {
+        let at = LogOffset(0);
+        role::kinds(&[Mark::Prepared(at), Mark::NoSegment(0), Mark::First(at)])
+    }
+
     fn name(&self) -> &'static str {
         "log"
     }
-}
-
-fn answer(append: Append, result: Result<Stored, AppendRefused>, fx: &mut Effects<'_>) {
-    let ask = append.ask;
-    fx.tell(append.from, 0, |_| Letter::Appended { ask, result })
-        .expect("the asker holds a credit, so the way back has room");
 }
 
 fn block_of(at: LogOffset) -> LogOffset {

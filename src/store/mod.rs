@@ -19,14 +19,14 @@
 //! | [`queues`] | consume queue files: units, places, what a start finds |
 //! | [`index`], [`index_file`] | the index role: records by key |
 //! | [`follow`] | reading the log on from a place, from the tail or from disk |
-//! | [`lock`] | one broker per store; `abort`, the mark of a run |
+//! | [`abort`] | the mark of a run that has not ended |
 
+pub mod abort;
 pub mod checkpoint;
 pub mod dispatch;
 pub mod follow;
 pub mod index;
 pub mod index_file;
-pub mod lock;
 pub mod log;
 pub mod marks;
 pub mod parked;

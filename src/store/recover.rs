@@ -19,6 +19,10 @@
 
 mod erase;
 mod files;
+#[cfg(test)]
+mod golden;
+#[cfg(test)]
+pub(crate) mod memory;
 mod scan;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -35,8 +39,8 @@ use self::scan::{Look, Scanner};
 use crate::ids::{LogOffset, Millis};
 use crate::limits;
 use crate::store::FlushMode;
+use crate::store::abort;
 use crate::store::checkpoint::{self, Checkpoint, JavaPart, OurPart};
-use crate::store::lock;
 use crate::store::segment::Segments;
 use crate::wire::record::Record;
 
@@ -71,7 +75,7 @@ pub struct Recovered {
     pub durable: Option<LogOffset>,
     /// Whether the last run ended cleanly.
     pub clean: bool,
-    /// Store time of the last record, as far as it is known; never to go back.
+    /// Store time of the last record; of the checkpoint if none had to be read.
     pub last_store_timestamp: Millis,
     /// Records that were read, and how many of them were handed to the caller.
     pub records: u64,
@@ -353,7 +357,7 @@ pub fn recover(
     config: &RecoverConfig,
     each: &mut dyn FnMut(&Record<'_>),
 ) -> Result<Recovered, Refused> {
-    let clean = !lock::was_aborted(files, &config.root)
+    let clean = !abort::was_aborted(files, &config.root)
         .map_err(Refused::io("look for abort in", &config.root))?;
     let checkpoint = checkpoint::load(files, &config.root)
         .map_err(Refused::io("read checkpoint in", &config.root))?;
@@ -524,7 +528,8 @@ fn next_checkpoint(
     });
     Checkpoint {
         java: JavaPart {
-            physic: last.java.physic.max(last_store_timestamp),
+            physic: last_store_timestamp,
+            logics: last.java.logics.min(last_store_timestamp),
             master_flushed: last.java.master_flushed.min(end),
             confirmed: last.java.confirmed.min(end),
             ..last.java

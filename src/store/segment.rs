@@ -1,5 +1,5 @@
-//! The log's segments: names, where one ends, when a record moves on to the next
-//! (store-format 2 and 3.5).
+//! The log's segments: where one ends, when a record moves on to the next (store-format 2 and
+//! 3.5). Their names are the runtime's ([`shards::segments`]).
 //!
 //! ```text
 //!  00000000000000000000        00000000001073741824
@@ -12,9 +12,6 @@
 use crate::ids::LogOffset;
 use crate::limits;
 use crate::wire::record::{BLANK_BYTES, encode_blank};
-
-/// Width of a segment's name: its start in decimal, with zeros in front.
-pub const NAME_DIGITS: usize = 20;
 
 /// Segments of one log: all equally long, each starting at a multiple of the length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,43 +85,11 @@ impl Segments {
     }
 }
 
-/// The name of the segment that starts at `start`.
-#[must_use]
-pub fn name(start: LogOffset) -> String {
-    format!("{:0NAME_DIGITS$}", start.0)
-}
-
-/// The start in a segment's name; `None` for anything that Java would not take for one.
-#[must_use]
-pub fn parse_name(name: &str) -> Option<LogOffset> {
-    let digits = name.len() == NAME_DIGITS && name.bytes().all(|byte| byte.is_ascii_digit());
-    let start = name.parse::<u64>().ok().filter(|_| digits)?;
-    (start <= i64::MAX as u64).then_some(LogOffset(start))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const SEGMENT: u64 = 64 * 1024;
-
-    #[test]
-    fn a_name_is_twenty_digits_and_reads_back() {
-        let start = LogOffset(1_073_741_824);
-        assert_eq!(name(start), "00000000001073741824");
-        assert_eq!(parse_name("00000000001073741824"), Some(start));
-        for stray in [
-            "",
-            "1073741824",
-            "000000000010737418240",
-            "0000000000107374182x",
-            "+0000000001073741824",
-            "00000000001073741824.bak",
-            "99999999999999999999",
-        ] {
-            assert_eq!(parse_name(stray), None, "{stray}");
-        }
-    }
 
     #[test]
     fn eight_bytes_stay_free_behind_every_record() {

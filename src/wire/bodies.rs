@@ -1,11 +1,11 @@
 //! Bodies that are JSON, as serde types. Written with [`fastjson::to_vec`], read with
-//! [`fastjson::from_slice`]; members are in Java's alphabetical order, absent ones are left out.
+//! [`fastjson::from_object`]; members are in Java's alphabetical order, absent ones are left out.
 //!
 //! Reading is tolerant where clients differ: numbers as text, null for "none", enumerations as
 //! names or ordinals (an unknown one is `None`), members that only newer versions know.
 //!
 //! [`fastjson::to_vec`]: super::fastjson::to_vec
-//! [`fastjson::from_slice`]: super::fastjson::from_slice
+//! [`fastjson::from_object`]: super::fastjson::from_object
 
 mod groups;
 mod register;
@@ -19,12 +19,16 @@ pub use groups::{
     SubscriptionGroupConfig, SubscriptionGroupTable,
 };
 pub use register::{RegisterBody, RegisterBodyError, TEXT_FORM_VERSION_MIN, WRAPPED_VERSION_MIN};
-pub use routes::{BrokerData, BrokerMemberGroup, ClusterInfo, QueueData, TopicRouteData};
+pub use routes::{
+    BrokerData, BrokerMemberGroup, ClusterInfo, MemberGroup, QueueData, TopicRouteData,
+};
 pub use topics::{DataVersion, KvTable, TopicConfig, TopicConfigTable, TopicFilterType, TopicList};
 
 /// An enumeration of Java: a name, or by C++ its ordinal.
 macro_rules! java_enum {
-    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)* }) => {
+    ($(#[$doc:meta])* $name:ident {
+        $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)*
+    }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum $name {

@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io;
 use std::marker::PhantomData;
 
 use serde::de::{DeserializeOwned, Error as _, MapAccess, Visitor};
@@ -53,12 +54,58 @@ pub fn from_slice<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, BodyError> {
     }
 }
 
+/// Reads a body that is one object. Without this check serde would take an array for a struct.
+///
+/// # Errors
+/// See [`BodyError`]; also anything but an object.
+pub fn from_object<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, BodyError> {
+    let mut scan = Scanner::new(std::str::from_utf8(bytes).unwrap_or("{"));
+    scan.blanks_and_mark();
+    if scan.peek() != Some(b'{') {
+        return Err(scan.error("not an object").into());
+    }
+    from_slice(bytes)
+}
+
 /// Writes a body as compact JSON.
 ///
 /// # Panics
 /// If a map has keys that are neither text nor numbers; none of ours has.
 pub fn to_vec<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
     serde_json::to_vec(value).expect("bodies have text or numbers as keys and no other errors")
+}
+
+/// Writes a body as compact JSON with everything beyond ASCII as `\uXXXX`. A name server's answers
+/// are written so: Go's clients cut route data at its commas and colons. namesrv 1.
+///
+/// # Panics
+/// As [`to_vec`].
+pub fn to_ascii_vec<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut serializer = serde_json::Serializer::with_formatter(&mut out, AsciiOnly);
+    let written = value.serialize(&mut serializer);
+    written.expect("bodies have text or numbers as keys, and a vector takes every write");
+    out
+}
+
+struct AsciiOnly;
+
+impl serde_json::ser::Formatter for AsciiOnly {
+    fn write_string_fragment<W>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()>
+    where
+        W: ?Sized + io::Write,
+    {
+        for c in fragment.chars() {
+            if c.is_ascii() {
+                writer.write_all(&[c as u8])?;
+                continue;
+            }
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                write!(writer, "\\u{unit:04x}")?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Writes a text of the dialect anew as strict, compact JSON.

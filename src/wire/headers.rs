@@ -325,8 +325,8 @@ header_fields! {
         force: bool, or(false), "force";
     }
 
-    /// 215, 351, 202, 300 (17), and 105 without its option. Java answers 29 to a 215 without a topic and 17 to
-    /// a 105 without one, so a missing topic is the empty one.
+    /// 202, 215, 300 and 351 (17). Java answers 29 to a 215 without a topic, so a missing topic is
+    /// the empty one.
     TopicRequest<'a> {
         topic: &'a str, or(""), "topic";
     }

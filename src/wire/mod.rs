@@ -19,6 +19,9 @@ pub mod record;
 mod scan;
 mod write;
 
+#[cfg(test)]
+mod tests;
+
 pub use codes::{Language, RequestCode, ResponseCode};
 pub use frame::{
     Encoding, ExtWriter, Frame, FrameError, Header, RequestHead, ResponseHead, Scratch,

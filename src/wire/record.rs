@@ -21,14 +21,18 @@
 //! ```
 //!
 //! B and S: 8 for an IPv4 host, 20 for IPv6 (sys flag bits 4 and 5); a host is its address and an
-//! i32 port. W: 1 in version 1, 2 in version 2, which only topics above 127 characters have.
+//! i32 port. W: 1 in version 1, 2 in version 2, which only topics above 127 bytes have.
 //!
 //! The blank record fills a file to its end: `total size` says how far, then its magic, then
 //! whatever is there. Spec: `store-format.md` 3 and 17.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use super::properties::{NAME_END, PROPERTIES_BYTES_MAX, Properties, VALUE_END};
+use super::properties::Properties;
+
+mod spec;
+
+pub use spec::{EncodeError, PropertiesSpec, RecordSpec, encode_blank, patch};
 
 const TOTAL_SIZE_AT: usize = 0;
 const MAGIC_AT: usize = TOTAL_SIZE_AT + size_of::<i32>();
@@ -65,11 +69,6 @@ const MAGIC_V1: u32 = 0xDAA3_20A7;
 const MAGIC_V2: u32 = 0xDAA3_20AB;
 const MAGIC_BLANK: u32 = 0xCBD4_3194;
 
-/// Topics with more UTF-16 units than this are written in version 2.
-const TOPIC_V1_UNITS_MAX: usize = 127;
-/// The longest topic that a record can hold.
-const TOPIC_BYTES_MAX: usize = i16::MAX as usize;
-
 /// Bits of the sys flag (`store-format.md` 3.2).
 pub mod sys_flag {
     /// The body is compressed; bits 8 to 10 say how.
@@ -97,212 +96,6 @@ pub mod sys_flag {
 /// RocketMQ's body checksum: CRC-32 (IEEE) without its top bit.
 pub fn body_crc(body: &[u8]) -> u32 {
     crc32fast::hash(body) & 0x7FFF_FFFF
-}
-
-/// Why a record cannot be made. Nothing was written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum EncodeError {
-    /// The topic does not fit its length field.
-    #[error("a topic of {bytes} bytes; at most {TOPIC_BYTES_MAX}")]
-    TopicTooLong {
-        /// Its length.
-        bytes: usize,
-    },
-    /// The properties do not fit their length field.
-    #[error("properties of {bytes} bytes; at most {PROPERTIES_BYTES_MAX}")]
-    PropertiesTooLong {
-        /// Their length, with separators and added pairs.
-        bytes: usize,
-    },
-    /// The whole record does not fit its size field.
-    #[error("a record of {bytes} bytes")]
-    TooLong {
-        /// Its length.
-        bytes: usize,
-    },
-}
-
-/// The properties of a record to be written: texts as clients sent them, then pairs of the broker.
-/// Separators are added where one is missing, but none after the last text if no pair follows.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct PropertiesSpec<'a> {
-    /// Whole texts in this order; of a batch first the item's, then the request's.
-    pub texts: &'a [&'a [u8]],
-    /// Pairs that follow. Names and values must not hold bytes 1 and 2.
-    pub pairs: &'a [(&'a str, &'a [u8])],
-}
-
-impl PropertiesSpec<'_> {
-    /// Calls back with each piece of the final text in order.
-    fn pieces(&self, mut piece: impl FnMut(&[u8])) {
-        let mut closed = true;
-        for text in self.texts.iter().filter(|text| !text.is_empty()) {
-            if !closed {
-                piece(&[VALUE_END]);
-            }
-            piece(text);
-            closed = Properties(text).is_closed();
-        }
-        for (name, value) in self.pairs {
-            if !closed {
-                piece(&[VALUE_END]);
-            }
-            piece(name.as_bytes());
-            piece(&[NAME_END]);
-            piece(value);
-            piece(&[VALUE_END]);
-            closed = true;
-        }
-    }
-
-    fn encoded_len(&self) -> usize {
-        let mut bytes = 0;
-        self.pieces(|piece| bytes += piece.len());
-        bytes
-    }
-}
-
-/// A record to be written: all but the three fields that are known only when it is appended.
-#[derive(Clone, Copy, Debug)]
-pub struct RecordSpec<'a> {
-    /// Up to 127 characters, 255 for retry topics; the caller checks the name.
-    pub topic: &'a str,
-    /// The queue of the topic.
-    pub queue_id: i32,
-    /// The user's flag, kept as it is.
-    pub flag: i32,
-    /// See [`sys_flag`]; the two host bits are set from the hosts, whatever they are here.
-    pub sys_flag: i32,
-    /// Milliseconds, by the producer's clock.
-    pub born_timestamp: i64,
-    /// The producer's address.
-    pub born_host: SocketAddr,
-    /// The broker's address.
-    pub store_host: SocketAddr,
-    /// How often consumers had it.
-    pub reconsume_times: i32,
-    /// Log offset of the half message, else 0.
-    pub prepared_transaction_offset: i64,
-    /// As it came, compressed or not.
-    pub body: &'a [u8],
-    /// See [`PropertiesSpec`].
-    pub properties: PropertiesSpec<'a>,
-}
-
-impl RecordSpec<'_> {
-    /// The exact length of the encoded record.
-    ///
-    /// # Errors
-    /// A part does not fit its length field.
-    pub fn encoded_len(&self) -> Result<usize, EncodeError> {
-        let properties = self.properties.encoded_len();
-        if properties > PROPERTIES_BYTES_MAX {
-            return Err(EncodeError::PropertiesTooLong { bytes: properties });
-        }
-        if self.topic.len() > TOPIC_BYTES_MAX {
-            return Err(EncodeError::TopicTooLong {
-                bytes: self.topic.len(),
-            });
-        }
-        let bytes = RECORD_BYTES_MIN - 2 * IPV4_HOST_BYTES - 1
-            + host_bytes(self.born_host.is_ipv6())
-            + host_bytes(self.store_host.is_ipv6())
-            + topic_length_bytes(self.is_v2())
-            + self.body.len()
-            + self.topic.len()
-            + properties;
-        if i32::try_from(bytes).is_err() {
-            return Err(EncodeError::TooLong { bytes });
-        }
-        Ok(bytes)
-    }
-
-    /// Writes the record; queue offset, log offset and store timestamp are zero until
-    /// [`patch`]. Allocates nothing.
-    ///
-    /// # Panics
-    /// If `out` is not exactly [`RecordSpec::encoded_len`] long.
-    pub fn encode(&self, out: &mut [u8]) {
-        let whole = out.len();
-        let mut out = Output { rest: out };
-        out.i32(whole as i32);
-        out.u32(if self.is_v2() { MAGIC_V2 } else { MAGIC_V1 });
-        out.u32(body_crc(self.body));
-        out.i32(self.queue_id);
-        out.i32(self.flag);
-        out.i64(0);
-        out.i64(0);
-        out.i32(self.true_sys_flag());
-        out.i64(self.born_timestamp);
-        out.host(self.born_host);
-        out.i64(0);
-        out.host(self.store_host);
-        out.i32(self.reconsume_times);
-        out.i64(self.prepared_transaction_offset);
-        out.i32(self.body.len() as i32);
-        out.bytes(self.body);
-        if self.is_v2() {
-            out.bytes(&(self.topic.len() as i16).to_be_bytes());
-        } else {
-            out.bytes(&[self.topic.len() as u8]);
-        }
-        out.bytes(self.topic.as_bytes());
-        out.bytes(&(self.properties.encoded_len() as i16).to_be_bytes());
-        self.properties.pieces(|piece| out.bytes(piece));
-        assert!(
-            out.rest.is_empty(),
-            "{} bytes too many for a record of {whole}",
-            out.rest.len()
-        );
-    }
-
-    fn true_sys_flag(&self) -> i32 {
-        let mut flag = self.sys_flag & !(sys_flag::BORN_HOST_V6 | sys_flag::STORE_HOST_V6);
-        if self.born_host.is_ipv6() {
-            flag |= sys_flag::BORN_HOST_V6;
-        }
-        if self.store_host.is_ipv6() {
-            flag |= sys_flag::STORE_HOST_V6;
-        }
-        flag
-    }
-
-    fn is_v2(&self) -> bool {
-        self.topic.len() > TOPIC_V1_UNITS_MAX
-            && self.topic.encode_utf16().count() > TOPIC_V1_UNITS_MAX
-    }
-}
-
-/// Writes the three fields that are known when a record is appended.
-///
-/// # Panics
-/// If `record` is shorter than [`RECORD_BYTES_MIN`]: it was not made by [`RecordSpec::encode`].
-pub fn patch(record: &mut [u8], queue_offset: u64, log_offset: u64, store_timestamp_ms: i64) {
-    assert!(
-        record.len() >= RECORD_BYTES_MIN,
-        "a record of {} bytes",
-        record.len()
-    );
-    let flag = i32_at(record, SYS_FLAG_AT);
-    let timestamp_at = BORN_HOST_AT + host_bytes(flag & sys_flag::BORN_HOST_V6 != 0);
-    record[QUEUE_OFFSET_AT..][..8].copy_from_slice(&queue_offset.to_be_bytes());
-    record[LOG_OFFSET_AT..][..8].copy_from_slice(&log_offset.to_be_bytes());
-    record[timestamp_at..][..8].copy_from_slice(&store_timestamp_ms.to_be_bytes());
-}
-
-/// Writes the blank record that closes a file with `left` bytes left.
-///
-/// # Panics
-/// If fewer than [`BLANK_BYTES`] are left.
-pub fn encode_blank(left: u32) -> [u8; BLANK_BYTES] {
-    assert!(
-        left as usize >= BLANK_BYTES,
-        "{left} bytes left for a blank record"
-    );
-    let mut blank = [0; BLANK_BYTES];
-    blank[..4].copy_from_slice(&left.to_be_bytes());
-    blank[4..].copy_from_slice(&MAGIC_BLANK.to_be_bytes());
-    blank
 }
 
 /// What the first [`RECORD_BYTES_MIN`] bytes of a record say, for look-ups that need no more.
@@ -702,37 +495,4 @@ fn i16_in(bytes: &[u8], at: usize) -> Result<i16, BadRecord> {
         .and_then(|rest| rest.first_chunk())
         .ok_or(BadRecord::Length)?;
     Ok(i16::from_be_bytes(*word))
-}
-
-/// The part of an output that is still to be written.
-struct Output<'a> {
-    rest: &'a mut [u8],
-}
-
-impl Output<'_> {
-    fn bytes(&mut self, bytes: &[u8]) {
-        let (place, rest) = std::mem::take(&mut self.rest).split_at_mut(bytes.len());
-        place.copy_from_slice(bytes);
-        self.rest = rest;
-    }
-
-    fn u32(&mut self, value: u32) {
-        self.bytes(&value.to_be_bytes());
-    }
-
-    fn i32(&mut self, value: i32) {
-        self.bytes(&value.to_be_bytes());
-    }
-
-    fn i64(&mut self, value: i64) {
-        self.bytes(&value.to_be_bytes());
-    }
-
-    fn host(&mut self, host: SocketAddr) {
-        match host.ip() {
-            IpAddr::V4(ip) => self.bytes(&ip.octets()),
-            IpAddr::V6(ip) => self.bytes(&ip.octets()),
-        }
-        self.i32(i32::from(host.port()));
-    }
 }

@@ -1,5 +1,5 @@
-//! The file `checkpoint`, written while it changes: what is durable in the log and in the queues, and
-//! up to which time, as Java's recovery reckons.
+//! The file `checkpoint`, written while it changes: what is durable in the log and in the queues,
+//! and up to which time, as Java's recovery reckons.
 //!
 //! Marks carry positions, not times. A time `t` is safe for a position when the log had not been
 //! written beyond that position at `t`; so a short history of (time, written) turns one into the

@@ -514,7 +514,13 @@ impl Control {
             ("commitLogMaxOffset", self.checkpoints.written.0.to_string()),
             ("dispatchBehindBytes", behind.to_string()),
         ];
-        table.extend(own);
+        let mut table: BTreeMap<String, String> = table
+            .into_iter()
+            .chain(own)
+            .map(|(key, value)| (key.to_owned(), value))
+            .collect();
+        let counted = self.config.log.list().into_iter();
+        table.extend(counted.map(|(name, n)| (format!("ringmq.log.{name}"), n.to_string())));
         Answer::body(&json!({ "table": table }))
     }
 }

@@ -1,5 +1,5 @@
-//! A small file that is replaced as a whole whenever its table changed, one write at a time: changes
-//! that come while one is under way share the next.
+//! A small file that is replaced as a whole whenever its table changed, one write at a time:
+//! changes that come while one is under way share the next.
 
 use std::path::PathBuf;
 

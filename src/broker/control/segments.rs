@@ -1,10 +1,12 @@
 //! The log's next segment, ahead of need, and how full the disk is.
 //!
-//! A segment is zero-written before the log hears of it, so that appending overwrites blocks that
-//! the file system has already placed (half the latency of new ones). Only a store's first segment
-//! is handed over while most of it is still unwritten: then zeroing runs ahead of the log in steps,
-//! and `prepared` follows it. Should the log come close, zeroing stops for good and the rest of that
-//! segment is appended to as it is: slower, never refused, and never both at one place.
+//! A segment's blocks are zero-written before the log appends to them, so that appending overwrites
+//! blocks that the file system has already placed (half the latency of new ones). A segment is
+//! handed over with its first part zero-written; zeroing then goes on ahead of the log in steps,
+//! and
+//! `Mark::Prepared` follows it, until one whole segment lies ready behind the one in use. Should
+//! the log come close, zeroing of that segment stops for good and its rest is appended to as it is:
+//! slower, never refused, and never both at one place.
 
 use std::path::PathBuf;
 
@@ -17,6 +19,8 @@ pub const PREPARE: Ticket = Ticket(20);
 pub const ZERO: Ticket = Ticket(21);
 pub const SPACE: Ticket = Ticket(22);
 
+/// A segment is handed over with so much of it zero-written.
+pub const ZEROED_AT_FIRST_BYTES: u64 = 64 * 1024 * 1024;
 const ZERO_STEP_BYTES: u64 = 4 * 1024 * 1024;
 /// How near the log may come before zeroing stops.
 const ZERO_LEAD_BYTES: u64 = 16 * 1024 * 1024;
@@ -104,7 +108,7 @@ impl Segments {
             self.zero_on(fx);
         } else if self.is_due() {
             self.preparing = true;
-            let zeroed_bytes = self.settings.segment_bytes;
+            let zeroed_bytes = self.zeroed_at_first();
             let job = Job::PrepareSegment {
                 start: self.end,
                 zeroed_bytes,
@@ -116,9 +120,13 @@ impl Segments {
         }
     }
 
-    /// The last segment is half full.
+    /// No whole segment lies ready behind the one in use.
     fn is_due(&self) -> bool {
-        self.written.0 + self.settings.segment_bytes / 2 >= self.end.0
+        self.written.0 + self.settings.segment_bytes >= self.end.0
+    }
+
+    fn zeroed_at_first(&self) -> u64 {
+        ZEROED_AT_FIRST_BYTES.min(self.settings.segment_bytes)
     }
 
     fn zero_on(&mut self, fx: &mut Effects<'_>) {
@@ -145,8 +153,8 @@ impl Segments {
             }
             (PREPARE, _) => {
                 self.preparing = false;
+                self.prepared = self.end.plus(self.zeroed_at_first());
                 self.end = self.end.plus(self.settings.segment_bytes);
-                self.prepared = self.end;
                 if std::mem::take(&mut self.no_segment) {
                     log::info!("the log's next segment is there again");
                     fx.mark(Mark::NoSegment(0));

@@ -1,7 +1,13 @@
 //! The rules of registration, liveness and look-up, and the bodies that 5.3.3 answered with.
 
-use super::super::bodies::{RegisterBody, parse_inflated, render};
+use std::io::Write;
+
+use flate2::Compression;
+use flate2::write::ZlibEncoder;
+
 use super::*;
+use crate::wire::bodies::RegisterBody;
+use crate::wire::fastjson::to_ascii_vec;
 
 /// Body of the first registration of a 5.3.3 broker, shortened to four of its topics.
 const BODY: &[u8] = br#"{"filterServerList":[],"topicConfigSerializeWrapper":{
@@ -29,7 +35,7 @@ fn key(address: &str) -> BrokerKey {
     }
 }
 
-fn topic(name: &str, perm: u32) -> (String, TopicConfig) {
+fn topic(name: &str, perm: i32) -> (String, TopicConfig) {
     let topic_name = name.to_owned();
     (
         name.to_owned(),
@@ -66,11 +72,12 @@ fn registration(address: &str, id: i64, topics: &[&str]) -> Registration {
 }
 
 fn golden_registration() -> Registration {
-    let body = RegisterBody::parse(BODY, 479).expect("a captured body");
+    let body = RegisterBody::decode(BODY, false, 479).expect("a captured body");
+    let table = body.topic_config_serialize_wrapper;
     Registration {
-        data_version: body.data_version,
-        topics: body.topics,
-        filter_servers: body.filter_servers,
+        data_version: table.data_version,
+        topics: table.topic_config_table,
+        filter_servers: body.filter_server_list,
         ..registration(ADDRESS, 0, &[])
     }
 }
@@ -95,7 +102,7 @@ fn route(routes: &Routes, topic: &str) -> Option<TopicRouteData> {
     })
 }
 
-fn perm_of(routes: &Routes, topic: &str) -> u32 {
+fn perm_of(routes: &Routes, topic: &str) -> i32 {
     route(routes, topic).expect("a route").queue_datas[0].perm
 }
 
@@ -115,7 +122,7 @@ fn check_count(routes: &Routes) {
 #[test]
 fn a_registered_broker_is_shown_as_5_3_3_shows_it() {
     let routes = with(&[golden_registration()]);
-    let body = render(&route(&routes, "TBW102").expect("a route"));
+    let body = to_ascii_vec(&route(&routes, "TBW102").expect("a route"));
     assert_eq!(
         String::from_utf8_lossy(&body),
         concat!(
@@ -127,7 +134,7 @@ fn a_registered_broker_is_shown_as_5_3_3_shows_it() {
     );
     // As captured, but for the quotes around the broker id (namesrv 1).
     assert_eq!(
-        String::from_utf8_lossy(&render(&routes.cluster_info())),
+        String::from_utf8_lossy(&to_ascii_vec(&routes.cluster_info())),
         concat!(
             r#"{"brokerAddrTable":{"broker-a":{"brokerAddrs":{"0":"127.0.0.1:20911"},"#,
             r#""brokerName":"broker-a","cluster":"DefaultCluster","enableActingMaster":false}},"#,
@@ -135,15 +142,15 @@ fn a_registered_broker_is_shown_as_5_3_3_shows_it() {
         )
     );
     assert_eq!(
-        render(&routes.system_topics()),
+        to_ascii_vec(&routes.system_topics()),
         br#"{"brokerAddr":"127.0.0.1:20911","topicList":["DefaultCluster","broker-a"]}"#
     );
     assert_eq!(
-        render(&routes.topics(TopicKind::Unit)),
+        to_ascii_vec(&routes.topics(TopicKind::Unit)),
         br#"{"topicList":[]}"#
     );
     assert_eq!(
-        render(&routes.member_group("zz", "zz")),
+        to_ascii_vec(&routes.member_group("zz", "zz")),
         br#"{"brokerMemberGroup":{"brokerAddrs":{},"brokerName":"zz","cluster":"zz"}}"#
     );
     assert_eq!(route(&routes, "CapTopic"), None);
@@ -162,7 +169,7 @@ fn order_settings_and_text_beyond_ascii_are_strict_json() {
         zone: None,
         order_conf: Some("broker-a:4"),
     };
-    let body = render(&routes.route(&question).expect("a route"));
+    let body = to_ascii_vec(&routes.route(&question).expect("a route"));
     let text = String::from_utf8(body).expect("text");
     assert!(
         text.contains(r#""zoneName":"z\u00e9\ud83d\ude00"}"#),
@@ -176,26 +183,24 @@ fn order_settings_and_text_beyond_ascii_are_strict_json() {
 fn bodies_may_leave_out_what_they_like() {
     for body in [&b""[..], b"{}", br#"{"topicConfigSerializeWrapper":null}"#] {
         assert_eq!(
-            RegisterBody::parse(body, 479).expect("a body"),
+            RegisterBody::decode(body, false, 479).expect("a body"),
             RegisterBody::default()
         );
     }
-    assert!(RegisterBody::parse(b"zz", 479).is_err());
+    assert!(RegisterBody::decode(b"zz", false, 479).is_err());
     let bare =
         br#"{"dataVersion":{"counter":1,"timestamp":2},"topicConfigTable":{"T":{"perm":4}}}"#;
-    let body = RegisterBody::parse(bare, 36).expect("the bare topics of an old sender");
+    let body = RegisterBody::decode(bare, false, 36).expect("the bare topics of an old sender");
+    let table = body.topic_config_serialize_wrapper;
     assert_eq!(
-        body.data_version,
+        table.data_version,
         DataVersion {
             counter: 1,
             state_version: 0,
             timestamp: 2
         }
     );
-    assert_eq!(
-        (body.topics["T"].perm, body.topics["T"].topic_name.as_str()),
-        (4, "T")
-    );
+    assert_eq!(table.topic_config_table["T"].perm, 4);
 }
 
 /// The body that a 5.3.3 broker with `compressedRegister` sent, inflated, first and last parts.
@@ -207,22 +212,29 @@ fn the_compressed_form_is_read() {
     body.extend(b"\x00\x00\x00$%RETRY%Cap_POPCG 1 1 6 SINGLE_TAG {}");
     body.extend(b"\x00\x00\x00'BenchmarkTest 1024 1024 6 SINGLE_TAG {}");
     body.extend(b"\x00\x00\x00\x02[]\x00\x00\x00\x00");
-    let read = parse_inflated(&body).expect("a captured body");
+    let read = |body: &[u8]| RegisterBody::decode(&deflated(body), true, 479);
+    let whole = read(&body).expect("a captured body");
+    let table = whole.topic_config_serialize_wrapper;
     assert_eq!(
-        (read.data_version.counter, read.data_version.timestamp),
+        (table.data_version.counter, table.data_version.timestamp),
         (45, 1_795_985_480_005)
     );
-    assert_eq!(read.topics["BenchmarkTest"].write_queue_nums, 1_024);
-    assert_eq!(read.topics["%RETRY%Cap_POPCG"].perm, 6);
-    assert_eq!((read.topics.len(), read.filter_servers.len()), (2, 0));
-    for len in 0..body.len() - 4 {
-        assert!(parse_inflated(&body[..len]).is_err(), "{len}");
+    let topics = &table.topic_config_table;
+    assert_eq!(topics["BenchmarkTest"].write_queue_nums, 1_024);
+    assert_eq!(topics["%RETRY%Cap_POPCG"].perm, 6);
+    assert_eq!((topics.len(), whole.filter_server_list.len()), (2, 0));
+    for len in 0..body.len() {
+        assert!(read(&body[..len]).is_err(), "{len}");
     }
-    let four = b"\x00\x00\x00\x02{}\x00\x00\x00\x01\x00\x00\x00\x08T 1 1 6 \x00\x00\x00\x00";
-    assert!(
-        parse_inflated(four).is_ok(),
-        "five words, the last one empty"
-    );
+    let empty_last = b"\x00\x00\x00\x02{}\x00\x00\x00\x01\x00\x00\x00\x08T 1 1 6 \x00\x00\x00\x00";
+    // Five words, the last one empty, and no filter servers; a sender of before the mappings.
+    assert!(RegisterBody::decode(&deflated(empty_last), true, 409).is_ok());
+}
+
+fn deflated(body: &[u8]) -> Vec<u8> {
+    let mut encoder = ZlibEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(body).expect("a vector takes every write");
+    encoder.finish().expect("a vector takes every write")
 }
 
 /// errors 585: the increment before the whole is refused, and leaves nothing.
@@ -488,7 +500,7 @@ fn the_data_version_is_compared_and_told() {
         timestamp: 1_795_985_480_005,
     };
     let written = br#"{"counter":45,"stateVersion":0,"timestamp":1795985480005}"#;
-    assert_eq!(render(&body), written);
+    assert_eq!(to_ascii_vec(&body), written);
 }
 
 /// namesrv 2.9; errors 602-603.
@@ -522,7 +534,7 @@ fn topics_are_listed_by_cluster_and_kind() {
     assert_eq!(names(routes.topics(TopicKind::UnitSubOnly)), ["Sub"]);
     assert_eq!(names(routes.topics_of_cluster("DefaultCluster")).len(), 4);
     assert_eq!(
-        render(&routes.topics_of_cluster("zz")),
+        to_ascii_vec(&routes.topics_of_cluster("zz")),
         br#"{"topicList":[]}"#
     );
 }

@@ -1,6 +1,9 @@
 //! Placing an append: whether it can go into the tail, its offsets and time, and the roll.
 
-use super::{Log, answer};
+use shards::role::BLOCK_BYTES;
+
+use super::Log;
+use super::answer::answer;
 use crate::ids::{LogOffset, Micros, Millis, QueueOffset};
 use crate::limits;
 use crate::role::{AppendRefused, Effects, Stored};
@@ -74,10 +77,9 @@ impl Log {
         }
         let at = self.tail.end();
         let fits = self.segments.fits(at, bytes);
-        let mut needed = self.segments.end_of(at);
-        if !fits {
-            needed = needed.plus(self.segments.bytes());
-        }
+        // A segment is handed over piece by piece.
+        let from = if fits { at } else { self.segments.end_of(at) };
+        let needed = LogOffset((from.0 + bytes).next_multiple_of(BLOCK_BYTES));
         if self.prepared < needed {
             return Err(if self.no_segment {
                 Hold::NoSegment

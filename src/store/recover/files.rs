@@ -4,10 +4,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use shards::files::{Entry, Files};
+use shards::segments::{parse_segment_name, segment_name};
 
 use super::Refused;
 use crate::ids::LogOffset;
-use crate::store::segment::{self, Segments};
+use crate::store::segment::Segments;
 
 /// Segments without a gap, each of the right length.
 pub(super) struct Found {
@@ -29,13 +30,16 @@ impl Found {
             segments,
             starts: Vec::with_capacity(entries.len()),
         };
-        let empty = entries.pop_if(|last| last.bytes == 0);
-        for entry in &entries {
+        let full = match entries.split_last() {
+            Some((last, full)) if last.bytes == 0 => full,
+            _ => &entries,
+        };
+        for entry in full {
             found.add(entry)?;
         }
-        if let Some(empty) = empty {
+        for empty in &entries[full.len()..] {
             let path = dir.join(&empty.name);
-            if segment::parse_name(&empty.name).is_none() {
+            if parse_segment_name(empty.name.as_ref()).is_none() {
                 return Err(Refused::StrayFile(path));
             }
             files
@@ -48,7 +52,7 @@ impl Found {
 
     fn add(&mut self, entry: &Entry) -> Result<(), Refused> {
         let path = self.dir.join(&entry.name);
-        let Some(start) = segment::parse_name(&entry.name) else {
+        let Some(start) = parse_segment_name(entry.name.as_ref()) else {
             return Err(Refused::StrayFile(path));
         };
         let expected = self.segments.bytes();
@@ -83,7 +87,7 @@ impl Found {
 
     /// The segment that holds `at`, there or not.
     pub fn path_of(&self, at: LogOffset) -> PathBuf {
-        self.dir.join(segment::name(self.segments.start_of(at)))
+        self.dir.join(segment_name(self.segments.start_of(at)))
     }
 
     /// Fills `buf` from one segment.
@@ -108,12 +112,13 @@ impl Found {
     /// Removes all segments from `start` on, the last one first and each for good before the next,
     /// so that there is never a gap.
     pub fn remove_from(&mut self, files: &mut dyn Files, start: LogOffset) -> Result<(), Refused> {
-        while let Some(last) = self.starts.pop_if(|last| *last >= start) {
-            let path = self.path_of(last);
+        while let Some(last) = self.starts.last().filter(|last| **last >= start) {
+            let path = self.path_of(*last);
             files
                 .remove(&path)
                 .and_then(|()| files.sync_dir(&self.dir))
                 .map_err(Refused::io("remove", &path))?;
+            self.starts.pop();
         }
         Ok(())
     }

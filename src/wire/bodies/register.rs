@@ -74,12 +74,12 @@ impl RegisterBody {
             return RegisterBody::unpack(body, version);
         }
         let json = if version < WRAPPED_VERSION_MIN {
-            fastjson::from_slice(body).map(|table| RegisterBody {
+            fastjson::from_object(body).map(|table| RegisterBody {
                 filter_server_list: Vec::new(),
                 topic_config_serialize_wrapper: table,
             })
         } else {
-            fastjson::from_slice(body)
+            fastjson::from_object(body)
         };
         match json {
             Err(_) if body[0] == ZLIB_FIRST_BYTE => RegisterBody::unpack(body, version),
@@ -135,7 +135,10 @@ impl RegisterBody {
                 .topic_config_table
                 .insert(topic.topic_name.clone(), topic);
         }
-        let filter_server_list = fastjson::from_slice(input.part()?)?;
+        let filter_server_list = match input.part()? {
+            b"" => Vec::new(),
+            json => fastjson::from_slice(json)?,
+        };
         if version >= TEXT_FORM_VERSION_MIN {
             for _ in 0..input.number()? {
                 let mapping: serde_json::Value = fastjson::from_slice(input.part()?)?;

@@ -83,7 +83,22 @@ pub struct ClusterInfo {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct BrokerMemberGroup {
-    /// The addresses of one broker name; empty if it is unknown.
+    /// The only member of the body.
     #[serde(deserialize_with = "nullable")]
-    pub broker_member_group: BrokerData,
+    pub broker_member_group: MemberGroup,
+}
+
+/// The addresses of one broker name, without what [`BrokerData`] says beside them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MemberGroup {
+    /// Id to `ip:port`; empty if the name is unknown.
+    #[serde(deserialize_with = "nullable")]
+    pub broker_addrs: BTreeMap<i64, String>,
+    /// The name.
+    #[serde(deserialize_with = "nullable")]
+    pub broker_name: String,
+    /// The cluster.
+    #[serde(deserialize_with = "nullable")]
+    pub cluster: String,
 }

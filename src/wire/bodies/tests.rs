@@ -1,7 +1,7 @@
 //! Bodies of clients that differ from Java's, and Java's own through a round.
 
 use super::*;
-use crate::wire::fastjson::{from_slice, to_vec};
+use crate::wire::fastjson::{from_object, from_slice, to_vec};
 
 #[test]
 fn a_heartbeat_of_the_cpp_client_is_read() {
@@ -11,7 +11,7 @@ fn a_heartbeat_of_the_cpp_client_is_read() {
         r#"[{"subString":"*","subVersion":"1700000000000","topic":"t"}]}]}"#,
         "\n"
     );
-    let data: HeartbeatData = from_slice(body.as_bytes()).unwrap();
+    let data: HeartbeatData = from_object(body.as_bytes()).unwrap();
     assert_eq!(data.client_id, "1-127.0.0.1@DEFAULT");
     assert!(data.producer_data_set.is_empty());
     let group = &data.consumer_data_set[0];
@@ -33,15 +33,15 @@ fn a_heartbeat_of_the_cpp_client_is_read() {
 #[test]
 fn null_sets_and_unknown_names_are_taken_but_not_a_missing_group() {
     let nulls = br#"{"clientID":"e@5","consumerDataSet":null,"producerDataSet":null}"#;
-    let data: HeartbeatData = from_slice(nulls).unwrap();
+    let data: HeartbeatData = from_object(nulls).unwrap();
     assert!(data.consumer_data_set.is_empty() && data.producer_data_set.is_empty());
     assert_eq!(
-        from_slice::<HeartbeatData>(b"{}").unwrap(),
+        from_object::<HeartbeatData>(b"{}").unwrap(),
         HeartbeatData::default()
     );
 
     let unknown = br#"{"consumerDataSet":[{"groupName":"g","consumeType":"X","messageModel":7}]}"#;
-    let data: HeartbeatData = from_slice(unknown).unwrap();
+    let data: HeartbeatData = from_object(unknown).unwrap();
     assert_eq!(data.consumer_data_set[0].consume_type, None);
     assert_eq!(data.consumer_data_set[0].message_model, None);
 
@@ -54,7 +54,7 @@ fn null_sets_and_unknown_names_are_taken_but_not_a_missing_group() {
         "",
     ] {
         assert!(
-            from_slice::<HeartbeatData>(bad.as_bytes()).is_err(),
+            from_object::<HeartbeatData>(bad.as_bytes()).is_err(),
             "{bad}"
         );
     }
@@ -146,8 +146,11 @@ fn a_topic_text_of_4_9_has_five_words() {
 
 #[test]
 fn offsets_are_read_with_java_s_bare_numbers_as_keys() {
-    let text = br#"{"dataVersion":{"counter":0,"stateVersion":0,"timestamp":1795985042666},"groupTopicMap":{"G":["T"]},"offsetTable":{"T@G":{0:12,1:7}}}"#;
-    let table: OffsetTable = from_slice(text).unwrap();
+    let text = concat!(
+        r#"{"dataVersion":{"counter":0,"stateVersion":0,"timestamp":1795985042666},"#,
+        r#""groupTopicMap":{"G":["T"]},"offsetTable":{"T@G":{0:12,1:7}}}"#
+    );
+    let table: OffsetTable = from_slice(text.as_bytes()).unwrap();
     assert_eq!(table.offset_table["T@G"], [(0, 12), (1, 7)].into());
     let written = String::from_utf8(to_vec(&table)).unwrap();
     assert!(
