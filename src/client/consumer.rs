@@ -85,7 +85,7 @@ pub struct Owned {
 
 impl Owned {
     fn is_done(&self) -> bool {
-        self.end.is_some_and(|end| self.next >= end)
+        self.end == Some(self.next)
     }
 }
 
@@ -343,9 +343,13 @@ impl<'a> Consumer<'a> {
                     log::warn!("{queue} has no message {wanted}: continuing with {next}");
                 }
                 owned.next = header.next_begin_offset;
-                if code == ResponseCode::PULL_NOT_FOUND {
-                    // There is nothing up to the end that was found at the start.
-                    owned.end = owned.end.map(|_| owned.next);
+                // Not found: there is nothing up to the end that was seen at the start.
+                let is_end = code == ResponseCode::PULL_NOT_FOUND;
+                let next = owned.next;
+                owned.end = owned
+                    .end
+                    .map(|end| if is_end { next } else { end.max(next) });
+                if is_end {
                     owned.pull_at = Instant::now() + SHORT_PAUSE;
                 }
                 Ok(())

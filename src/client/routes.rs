@@ -77,10 +77,17 @@ impl<'a> NameServers<'a> {
         let mut tried = Vec::new();
         for _ in 0..self.list.len() {
             let address = &self.list[self.at];
-            let asked = connections.call(address, request, CALL_TIMEOUT, b"", |ext| {
-                ext.put_str("topic", topic);
-                ext.put_bool("acceptStandardJsonOnly", true);
-            });
+            let mut ask = || {
+                connections.call(address, request, CALL_TIMEOUT, b"", |ext| {
+                    ext.put_str("topic", topic);
+                    ext.put_bool("acceptStandardJsonOnly", true);
+                })
+            };
+            // It may have closed the connection, idle for long, just before it was asked.
+            let asked = match ask() {
+                Err(ClientError::Lost { .. }) => ask(),
+                asked => asked,
+            };
             let answer = match asked {
                 Ok(answer) => answer,
                 Err(error) => {

@@ -429,6 +429,22 @@ fn a_message_that_could_not_be_passed_on_stays_unread() {
     assert_eq!(read_all(&server).0, ["b", "c"]);
 }
 
+#[test]
+fn a_name_server_may_close_its_connection() {
+    let broker = Server::with_topic(1, no_script);
+    broker.state().store(0, b"a", "t", 0);
+    let route = route(&[("b", &broker.address)], 1);
+    let name_server = Server::start(move |_, asked| {
+        let reply = Reply {
+            body: route.clone().into_bytes(),
+            then_hang_up: true,
+            ..Reply::default()
+        };
+        (asked.ext("topic") == TOPIC).then_some(reply)
+    });
+    assert_eq!(read_all(&name_server).0, ["a"]);
+}
+
 /// broker-requests 4.3: 21 says where to go on, even backwards.
 #[test]
 fn an_offset_that_is_not_there_moves() {
@@ -436,6 +452,7 @@ fn an_offset_that_is_not_there_moves() {
     server.state().store(0, b"a", "t", 0);
     server.state().committed.insert(0, 9);
     assert_eq!(read_all(&server).1.unwrap(), 0);
+    assert_eq!(server.state().committed, [(0, 1)].into());
     let mut moved = false;
     let server = Server::with_topic(1, move |_, asked| {
         (asked.code == 11 && !std::mem::replace(&mut moved, true)).then(|| Reply {
@@ -513,6 +530,8 @@ fn following_goes_on_after_lost_connections_and_new_members_until_it_is_stopped(
     let ids: Vec<_> = pulls.iter().map(|pull| pull.ext("queueId")).collect();
     assert_eq!(ids[2..6], ["1"; 4], "the other member has queue 0");
     assert!(ids[6..].contains(&"0"), "it is gone");
+    let heartbeats = server.state().all(RequestCode::HEART_BEAT);
+    assert!(heartbeats.len() >= 2, "a broker that comes back is told");
 }
 
 /// broker-requests 14 and 221; others are not supported (3).

@@ -45,8 +45,9 @@ pub struct Reply {
     pub body: Vec<u8>,
     /// Requests that leave before the answer: code, fields, body.
     pub push: Vec<Push>,
-    /// Closes the connection instead of answering.
+    /// Closes the connection instead of answering, or after it.
     pub hang_up: bool,
+    pub then_hang_up: bool,
 }
 
 pub type Push = (i32, Vec<(&'static str, String)>, Vec<u8>);
@@ -292,7 +293,7 @@ fn serve(mut stream: TcpStream, state: &Mutex<State>, script: &Mutex<Script>) {
             return;
         }
         let out = encode(&reply, header.opaque);
-        if stream.write_all(&out).is_err() {
+        if stream.write_all(&out).is_err() || reply.then_hang_up {
             return;
         }
     }
