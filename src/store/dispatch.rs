@@ -80,6 +80,8 @@ pub struct Dispatch {
     /// Queues whose owners could not be told.
     untold: VecDeque<QueueKey>,
     sync: Syncing,
+    /// Version of news that control has not been told of as heard.
+    heard: Option<u64>,
     stopping: Stopping,
 }
 
@@ -148,6 +150,7 @@ impl Dispatch {
             batch: Batch::default(),
             untold: VecDeque::new(),
             sync: Syncing::default(),
+            heard: None,
             stopping: Stopping::No,
         };
         for topic in &boot.topics {
@@ -402,8 +405,17 @@ impl Dispatch {
             News::TopicGone(topic) => self.forget(&topic),
             _ => {}
         }
-        fx.tell(CONTROL, 0, |_| Letter::Heard { version })
-            .expect("control waits for each answer");
+        self.heard = Some(version);
+        self.tell_heard(fx);
+    }
+
+    /// The newest version stands for all before. Without room it is told at `Input::Room`.
+    fn tell_heard(&mut self, fx: &mut Effects<'_>) {
+        if let Some(version) = self.heard
+            && fx.tell(CONTROL, 0, |_| Letter::Heard { version }).is_ok()
+        {
+            self.heard = None;
+        }
     }
 }
 
@@ -506,7 +518,10 @@ impl Role<Ringmq> for Dispatch {
                 result,
             } => self.synced(now, result, fx),
             Input::Wrote { result, .. } => self.wrote(now, result, fx),
-            Input::Room { .. } => self.tell_untold(fx),
+            Input::Room { .. } => {
+                self.tell_heard(fx);
+                self.tell_untold(fx);
+            }
             Input::Stop => self.stopping = Stopping::Asked,
             Input::Settled | Input::Deadline => {
                 self.advance(now, fx);
