@@ -83,6 +83,8 @@ pub struct World {
     canary: Option<Canary>,
     leftovers: Vec<(PathBuf, u64)>,
     pub turns: u64,
+    /// Everything that roles hear is printed (`SIM_TELL`).
+    is_told: bool,
     list: Vec<Effect>,
     bytes: Vec<u8>,
     ranges: Vec<LogRange>,
@@ -144,6 +146,7 @@ impl World {
             sequence: 0,
             leftovers,
             turns: 0,
+            is_told: std::env::var_os("SIM_TELL").is_some(),
             list: Vec::new(),
             bytes: Vec::new(),
             ranges: Vec::new(),
@@ -241,11 +244,17 @@ impl World {
             self.tell(seat, Input::Deadline);
         }
         for _ in 0..self.rng.within(1, 2) {
-            if !self.rng.once_in(8) {
+            // A letter may come before a mark that was published earlier, on another core, but no
+            // turn settles without the marks of its beginning.
+            let late = self.rng.once_in(8);
+            if !late {
                 self.tell_marks(seat);
             }
             self.tell_frames(seat);
             self.tell_letters(seat);
+            if late {
+                self.tell_marks(seat);
+            }
         }
         if self.canary != Some(Canary::DroppedRoom) {
             while let Some(to) = self.seats[seat].outlets.take_room() {
@@ -339,6 +348,10 @@ impl World {
             return;
         }
         let now = self.now();
+        if self.is_told {
+            let id = self.seats[seat].id.0;
+            println!("{} role {id}: {}", self.mono, short(&input));
+        }
         self.trace.add(seat as u64 | (self.mono << 8));
         self.trace.add(kind_of(&input));
         let place = &mut self.seats[seat];
@@ -593,6 +606,19 @@ impl World {
         if removed.is_err() && !self.disk.is_dead() {
             self.trace.add(7);
         }
+    }
+}
+
+fn short(input: &Input<'_, Ringmq>) -> String {
+    match input {
+        Input::Letter {
+            from,
+            letter,
+            payload,
+        } => format!("{letter:?} of {} with {} bytes", from.0, payload.len()),
+        Input::Frame { conn, bytes } => format!("frame of {} bytes of {conn:?}", bytes.len()),
+        Input::Read { ticket, result } => format!("{ticket:?} read {:?}", result.map(<[u8]>::len)),
+        other => format!("{other:?}"),
     }
 }
 

@@ -200,10 +200,13 @@ impl Sim {
             queues.map(|queue| queue.next.0).collect()
         };
         if !ends || !logs || next(opened) != next(&second) {
+            let all = next(opened).into_iter().zip(next(&second)).enumerate();
+            let others: Vec<_> = all.filter(|(_, (one, two))| one != two).collect();
             return Err(format!(
-                "opening twice is not opening once: {one:?} {:?}, then {two:?} {:?}",
-                next(opened),
-                next(&second)
+                "opening twice is not opening once: {:?}, then {:?}; same log: {logs}; other next \
+                 offsets: {others:?}",
+                (one.end, one.first, one.prepared),
+                (two.end, two.first, two.prepared),
             ));
         }
         Ok(())
