@@ -290,6 +290,18 @@ fn open_queues(
             });
         }
     }
+    if !recovered.clean {
+        sync_names(files, &root).map_err(|cause| OpenError::Io { path: root, cause })?;
+    }
     states.sort_unstable_by_key(|state| state.key.0);
     Ok(states)
+}
+
+/// Makes the names of the topics' and queues' directories durable: the last run may have died before
+/// it did, and whoever finds them there takes them for durable.
+fn sync_names(files: &mut dyn Files, root: &Path) -> io::Result<()> {
+    for topic in files.list(root)?.iter().filter(|entry| entry.is_dir) {
+        files.sync_dir(&root.join(&topic.name))?;
+    }
+    files.sync_dir(root)
 }

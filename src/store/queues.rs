@@ -278,7 +278,9 @@ impl Row<'_> {
             let path = file.path();
             self.zero(&path, at).map_err(|cause| io_error(&path, cause))?;
         }
-        Ok(())
+        // Names that the last run made and did not flush: nobody else would.
+        let synced = self.files.sync_dir(&self.dir.path);
+        synced.map_err(|cause| io_error(&self.dir.path, cause))
     }
 
     fn zero(&mut self, path: &Path, from: u64) -> io::Result<()> {
