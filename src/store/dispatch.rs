@@ -127,6 +127,7 @@ struct Syncing {
     upto: LogOffset,
     in_flight: bool,
     next_round_at: Micros,
+    /// A flush has failed since the start: what it lost, no later one brings back.
     failed: bool,
     dirty: Vec<QueueKey>,
 }
@@ -340,7 +341,6 @@ impl Dispatch {
             return false;
         }
         self.sync.upto = self.follow.at();
-        self.sync.failed = false;
         self.sync.next_round_at = now.mono.plus_millis(self.config.sync_interval_ms);
         for key in std::mem::take(&mut self.sync.dirty) {
             let Some(queue) = &mut self.queues[key.0 as usize] else {
@@ -523,7 +523,12 @@ impl Role<Ringmq> for Dispatch {
                 self.tell_untold(fx);
             }
             Input::Stop => self.stopping = Stopping::Asked,
-            Input::Settled | Input::Deadline => {
+            Input::Deadline => {
+                self.advance(now, fx);
+                self.sync_next(now, fx);
+            }
+            // Only now every mark is known that was there when the turn began.
+            Input::Settled => {
                 self.advance(now, fx);
                 self.sync_next(now, fx);
                 self.stop_when_done(now, fx);
