@@ -18,7 +18,6 @@ use ringmq::role::{self, CONTROL, DISPATCH, Effect, INDEX, LOG, Letter, Mark, Ri
 use ringmq::store::dispatch::{Dispatch, DispatchConfig, DispatchCounters};
 use ringmq::store::index::Index;
 use ringmq::store::log::{Log, LogConfig};
-use ringmq::store::segment;
 use shards::chunk::{Tail, tail};
 use shards::files::{self, Job, LogDir, SegmentTable};
 use shards::mesh::{EdgeSize, Inlet, Marks, Outlets, edge};
@@ -213,7 +212,11 @@ impl World {
         !place.ready.is_empty()
             || place.role.deadline().is_some_and(|at| at <= now)
             || place.inlets.iter().any(|(_, inlet)| inlet.depth() > 0)
-            || (0..Mark::KINDS).any(|kind| self.marks.read(kind) != place.seen[kind])
+            || (place.outlets.waits_for_room() && self.canary != Some(Canary::DroppedRoom))
+            || (0..Mark::KINDS).any(|kind| {
+                let wakes = place.role.woken_by() >> kind & 1 != 0;
+                wakes && self.marks.read(kind) != place.seen[kind]
+            })
             || self.net.has_input(place.id)
     }
 
@@ -455,7 +458,7 @@ impl World {
     fn segment_of(&self, at: LogOffset) -> PathBuf {
         let bytes = self.log_dir.segment_bytes;
         let start = LogOffset(at.0 / bytes * bytes);
-        self.log_dir.path.join(segment::name(start))
+        self.log_dir.segment_path(start)
     }
 
     fn content(&self, write: &Written) -> Vec<u8> {
@@ -600,8 +603,11 @@ impl World {
         if self.leftovers.is_empty() || !self.rng.once_in(200) {
             return;
         }
-        let (path, _) = self.leftovers.remove(0);
-        let shrunk = files::shrink(&path, 0, &mut self.disk);
+        let (path, bytes) = self.leftovers.remove(0);
+        let shrunk = match bytes {
+            0 => Ok(()),
+            _ => files::shrink(&path, 0, &mut self.disk),
+        };
         let removed = shrunk.and_then(|()| files::remove_retired(&path, &mut self.disk));
         if removed.is_err() && !self.disk.is_dead() {
             self.trace.add(7);
@@ -736,7 +742,7 @@ fn make_roles(
         let config = shard_config(plan, number);
         roles.push((role::shard(number), Box::new(Shard::new(config, boot))));
     }
-    let control = make_control(plan, opened.tables, recovered);
+    let control = make_control(plan, opened.tables, recovered, opened.dispatch_from);
     roles.push((CONTROL, Box::new(control)));
     let index = Index::new(store.index.clone(), opened.index, tail.clone());
     roles.push((INDEX, Box::new(index)));
@@ -758,6 +764,7 @@ fn make_control(
     plan: &Plan,
     tables: ringmq::broker::control::Tables,
     recovered: &ringmq::store::recover::Recovered,
+    dispatch_from: LogOffset,
 ) -> Control {
     let store = &plan.store;
     let config = ControlConfig {
@@ -768,6 +775,7 @@ fn make_control(
         notify_changes: true,
         settings: Vec::new(),
         boot_ms: 0,
+        log: Arc::default(),
     };
     let identity = Identity {
         cluster: "DefaultCluster".to_string(),
@@ -790,15 +798,11 @@ fn make_control(
         recovered.prepared,
         recovered.prepared,
     );
-    let queues = recovered
-        .checkpoint
-        .ours
-        .map_or(LogOffset(0), |ours| ours.queues);
     let checkpoints = Checkpoints::new(
         &store.root,
         store.mode,
         &recovered.checkpoint,
-        (recovered.end, queues),
+        (recovered.end, dispatch_from),
     );
     Control::new(config, tables, register, segments, checkpoints)
 }

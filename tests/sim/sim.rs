@@ -4,7 +4,7 @@ use std::io;
 
 use ringmq::boot::{self, Opened};
 use ringmq::role::{CONTROL, DISPATCH, INDEX, LOG, Mark};
-use ringmq::store::lock;
+use ringmq::store::abort;
 
 use crate::cores::World;
 use crate::decoder;
@@ -30,6 +30,8 @@ pub struct Done {
     pub recovered: u64,
     pub poisoned: u64,
     pub clean_ends: u64,
+    /// Failures and stalls of the disk.
+    pub failures: u64,
     pub turns: u64,
 }
 
@@ -43,6 +45,7 @@ impl Done {
         self.recovered += other.recovered;
         self.poisoned += other.poisoned;
         self.clean_ends += other.clean_ends;
+        self.failures += other.failures;
         self.turns += other.turns;
     }
 }
@@ -111,6 +114,7 @@ impl Sim {
             }
         }
         self.done.trace = self.trace.0;
+        self.done.failures = self.disk.failures;
         self.done.acknowledged = self.ledger.acknowledged;
         self.done.consumed = self.ledger.consumed;
         self.done.recovered = self.ledger.recovered;
@@ -163,7 +167,7 @@ impl Sim {
             .map_err(|error| error.to_string())
             .and_then(|opened| {
                 self.check_twice(&opened)?;
-                let begun = lock::begin_run(&mut self.disk, &self.plan.store.root, 1);
+                let begun = abort::begin_run(&mut self.disk, &self.plan.store.root, 1);
                 begun.map_err(|error: io::Error| error.to_string())?;
                 Ok(opened)
             });
@@ -282,12 +286,17 @@ impl Sim {
     fn live(&mut self, opened: Opened, life: u64) -> Result<End, Broken> {
         match self.life(opened, life)? {
             End::Rested => {
-                self.ended_cleanly = self.done.poisoned == 0 || self.disk.failures == 0;
+                self.ended_cleanly = self.disk.failures == 0;
                 self.done.clean_ends += 1;
+                self.disk.die_at = None;
+                self.check_queues()?;
+                if self.ended_cleanly && self.rng.once_in(2) {
+                    let death = self.draw_death();
+                    self.disk.lose(death);
+                }
                 self.disk.die_at = None;
                 let opened = self.open();
                 opened.map_err(|broken| broken.unwrap_or_default())?;
-                self.check_queues(true)?;
                 Ok(End::Rested)
             }
             End::Died => {
@@ -403,7 +412,7 @@ impl Sim {
     }
 
     /// After a clean end the consume queues say what the log says.
-    fn check_queues(&self, whole: bool) -> Result<(), Broken> {
+    fn check_queues(&self) -> Result<(), Broken> {
         let store = &self.plan.store;
         let log = decoder::read_log(&self.disk, &store.log_dir, store.segment_bytes);
         let root = store.root.join("consumequeue");
@@ -417,7 +426,7 @@ impl Sim {
                     .position(|(one, two)| one != two);
                 return Err(format!(
                     "queue {topic}-{queue} has {} units instead of {}, the first other one at \
-                     {first:?}, clean: {is_clean}, whole: {whole}",
+                     {first:?}, clean: {is_clean}",
                     units.len(),
                     expected.len()
                 ));
