@@ -84,17 +84,10 @@ pub fn open(files: &mut dyn Files, settings: &StoreSettings) -> Result<Opened, O
         root.join("config"),
         root.join("ringmq"),
         root.join("consumequeue"),
+        settings.log_dir.clone(),
     ] {
-        files
-            .make_dir_all(&dir)
-            .map_err(|cause| OpenError::Io { path: dir, cause })?;
+        make_dir(files, &dir).map_err(|cause| OpenError::Io { path: dir, cause })?;
     }
-    files
-        .make_dir_all(&settings.log_dir)
-        .map_err(|cause| OpenError::Io {
-            path: settings.log_dir.clone(),
-            cause,
-        })?;
     let tables = open_tables(files, settings)?;
     let known = checkpoint::load(files, root).map_err(|cause| OpenError::Io {
         path: checkpoint::path(root),
@@ -133,6 +126,33 @@ pub fn open(files: &mut dyn Files, settings: &StoreSettings) -> Result<Opened, O
         dispatch_from,
         index,
     })
+}
+
+/// Makes a directory and those above it, each under a durable name: a store that is lost with its
+/// directory is lost whatever was flushed in it. An earlier start may have died between making and
+/// flushing, so the last name is flushed even if it was there.
+fn make_dir(files: &mut dyn Files, dir: &Path) -> io::Result<()> {
+    let parent = |dir: &Path| match dir.parent() {
+        Some(above) if above.as_os_str().is_empty() => PathBuf::from("."),
+        Some(above) => above.to_owned(),
+        None => dir.to_owned(),
+    };
+    let mut above = vec![parent(dir)];
+    while let Some(last) = above.last().filter(|last| last.parent().is_some())
+        && let Err(error) = files.list(last)
+        && error.kind() == io::ErrorKind::NotFound
+    {
+        let next = parent(last);
+        above.push(next);
+    }
+    files.make_dir_all(dir)?;
+    above
+        .iter()
+        .try_for_each(|above| match files.sync_dir(above) {
+            // Who may not read the directory above has not made a name in it.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+            synced => synced,
+        })
 }
 
 fn open_tables(files: &mut dyn Files, settings: &StoreSettings) -> Result<Tables, OpenError> {
@@ -272,6 +292,18 @@ fn open_queues(
             });
         }
     }
+    if !recovered.clean {
+        sync_names(files, &root).map_err(|cause| OpenError::Io { path: root, cause })?;
+    }
     states.sort_unstable_by_key(|state| state.key.0);
     Ok(states)
+}
+
+/// Makes the names of the topics' and queues' directories durable: the last run may have died before
+/// it did, and whoever finds them there takes them for durable.
+fn sync_names(files: &mut dyn Files, root: &Path) -> io::Result<()> {
+    for topic in files.list(root)?.iter().filter(|entry| entry.is_dir) {
+        files.sync_dir(&root.join(&topic.name))?;
+    }
+    files.sync_dir(root)
 }

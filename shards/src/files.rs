@@ -359,22 +359,26 @@ pub fn remove_retired(retired: &Path, files: &mut dyn Files) -> Result<(), JobEr
     sync_dir(parent(retired), files)
 }
 
-/// What a death has left in the hidden directory, to be shrunk and removed: path and length.
+/// What a death has left in the hidden directory, to be shrunk and removed: path and how many bytes
+/// are to be cut off first.
 pub fn leftovers(log: &LogDir, files: &mut dyn Files) -> Result<Vec<(PathBuf, u64)>, JobError> {
     let hidden = log.hidden();
     let entries = match files.list(&hidden) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.map_err(JobError::at("list", &hidden))?,
     };
-    let ours = |name: &str| {
-        let name = name.strip_suffix(".retired").unwrap_or(name);
-        parse_segment_name(name.as_ref()).is_some()
-    };
-    Ok(entries
-        .into_iter()
-        .filter(|entry| !entry.is_dir && ours(&entry.name))
-        .map(|entry| (hidden.join(entry.name), entry.bytes))
-        .collect())
+    let mut left = Vec::new();
+    for entry in entries.into_iter().filter(|entry| !entry.is_dir) {
+        let name = entry.name.strip_suffix(".retired").unwrap_or(&entry.name);
+        if parse_segment_name(name.as_ref()).is_none() {
+            continue;
+        }
+        // Half of a rename survived: the same file stands in the log. Only this name may go.
+        let in_log = is_there(&log.path.join(name), files)?;
+        let bytes = if in_log { 0 } else { entry.bytes };
+        left.push((hidden.join(&entry.name), bytes));
+    }
+    Ok(left)
 }
 
 /// Writes zeros in steps, without a flush.

@@ -65,6 +65,9 @@ const LOOK_MS: u64 = 100;
 /// Answers that wait for news and files at once.
 const WAITING_MAX: usize = 10_000;
 
+/// Who hears news before the shards do.
+const BEFORE_SHARDS: [RoleId; 3] = [LOG, DISPATCH, INDEX];
+
 /// What node.rs fills in.
 #[derive(Clone, Debug)]
 pub struct ControlConfig {
@@ -129,6 +132,8 @@ pub struct Control {
     segments: Segments,
     checkpoints: Checkpoints,
     out: Outbox,
+    /// News that the shards are told once the other roles know: see [`Control::broadcast`].
+    held: VecDeque<Held>,
     /// Version of the newest news, and how far each role has heard.
     version: u64,
     heard: BTreeMap<RoleId, u64>,
@@ -154,6 +159,14 @@ pub(super) struct Request<'a> {
     frame: &'a Frame<'a>,
 }
 
+/// News on their way to the shards.
+struct Held {
+    version: u64,
+    topics: u64,
+    groups: u64,
+    payload: Vec<u8>,
+}
+
 /// An answer that waits for everybody to know.
 struct Waiting {
     version: u64,
@@ -177,10 +190,7 @@ impl Control {
         checkpoints: Checkpoints,
     ) -> Self {
         let shards = (0..config.shards).map(role::shard);
-        let heard = shards
-            .chain([LOG, DISPATCH, INDEX])
-            .map(|role| (role, 0))
-            .collect();
+        let heard = shards.chain(BEFORE_SHARDS).map(|role| (role, 0)).collect();
         let [topics, groups, offsets, deleted] = table_paths(&config.root);
         let mut topics_saver = Saver::new(topics, TOPICS);
         let mut groups_saver = Saver::new(groups, GROUPS);
@@ -201,6 +211,7 @@ impl Control {
             segments,
             checkpoints,
             out: Outbox::default(),
+            held: VecDeque::new(),
             version: 0,
             heard,
             waiting: VecDeque::new(),
@@ -218,20 +229,41 @@ impl Control {
         }
     }
 
-    /// Tells every role.
+    /// Tells every role: first those that take what shards send, and only when they know, and the
+    /// files too, the shards. Else a send could use a new topic whose messages dispatch does not
+    /// know, and leaves aside for good, or that a power loss forgets.
     fn broadcast(&mut self, news: &News, fx: &mut Effects<'_>) {
         self.version += 1;
+        let version = self.version;
         let payload = serde_json::to_vec(news).expect("news are JSON");
-        let roles: Vec<RoleId> = self.heard.keys().copied().collect();
-        for role in roles {
-            self.out.tell(
-                role,
-                Letter::News {
-                    version: self.version,
-                },
-                &payload,
-                fx,
-            );
+        for role in BEFORE_SHARDS {
+            self.out.tell(role, Letter::News { version }, &payload, fx);
+        }
+        let (topics, groups) = self.unsaved();
+        self.held.push_back(Held {
+            version,
+            topics,
+            groups,
+            payload,
+        });
+    }
+
+    /// Tells the shards what the other roles and the files know by now.
+    fn tell_shards(&mut self, fx: &mut Effects<'_>) {
+        while let Some(held) = self.held.front() {
+            let heard = BEFORE_SHARDS
+                .iter()
+                .all(|role| self.heard[role] >= held.version);
+            if !heard || !self.is_saved(held.topics, held.groups) {
+                return;
+            }
+            let version = held.version;
+            for number in 0..self.config.shards {
+                let shard = role::shard(number);
+                self.out
+                    .tell(shard, Letter::News { version }, &held.payload, fx);
+            }
+            self.held.pop_front();
         }
     }
 
@@ -293,22 +325,25 @@ impl Control {
     }
 
     fn wait(&mut self, then: Then) {
-        let topics = if self.topics_saver.is_clean() {
-            0
-        } else {
-            self.topics_saver.newest()
-        };
-        let groups = if self.groups_saver.is_clean() {
-            0
-        } else {
-            self.groups_saver.newest()
-        };
+        let (topics, groups) = self.unsaved();
         self.waiting.push_back(Waiting {
             version: self.version,
             topics,
             groups,
             then,
         });
+    }
+
+    /// The newest changes of topics and of groups that are not on stable storage, 0 if all are.
+    fn unsaved(&self) -> (u64, u64) {
+        let unsaved = |saver: &Saver| {
+            if saver.is_clean() { 0 } else { saver.newest() }
+        };
+        (unsaved(&self.topics_saver), unsaved(&self.groups_saver))
+    }
+
+    fn is_saved(&self, topics: u64, groups: u64) -> bool {
+        self.topics_saver.is_saved(topics) && self.groups_saver.is_saved(groups)
     }
 
     /// A request of our own to a client.
@@ -415,6 +450,7 @@ impl Control {
             .save(now.mono, fx, || fastjson::to_vec(offsets.wire()));
         self.deleted_saver
             .save(now.mono, fx, || fastjson::to_vec(deleted));
+        self.tell_shards(fx);
         self.answer_waiting(fx);
         if self.desk == Desk::Open {
             self.register.run(now.mono, &self.topics, fx);
@@ -426,9 +462,8 @@ impl Control {
 
     fn answer_waiting(&mut self, fx: &mut Effects<'_>) {
         while let Some(waiting) = self.waiting.front() {
-            let known = self.all_heard(waiting.version)
-                && self.topics_saver.is_saved(waiting.topics)
-                && self.groups_saver.is_saved(waiting.groups);
+            let known =
+                self.all_heard(waiting.version) && self.is_saved(waiting.topics, waiting.groups);
             if !known {
                 return;
             }

@@ -81,6 +81,8 @@ pub struct Dispatch {
     /// Queues whose owners could not be told.
     untold: VecDeque<QueueKey>,
     sync: Syncing,
+    /// Version of news that control has not been told of as heard.
+    heard: Option<u64>,
     stopping: Stopping,
 }
 
@@ -126,6 +128,7 @@ struct Syncing {
     upto: LogOffset,
     in_flight: bool,
     next_round_at: Micros,
+    /// A flush has failed since the start: what it lost, no later one brings back.
     failed: bool,
     dirty: Vec<QueueKey>,
 }
@@ -149,6 +152,7 @@ impl Dispatch {
             batch: Batch::default(),
             untold: VecDeque::new(),
             sync: Syncing::default(),
+            heard: None,
             stopping: Stopping::No,
         };
         for topic in &boot.topics {
@@ -338,7 +342,6 @@ impl Dispatch {
             return false;
         }
         self.sync.upto = self.follow.at();
-        self.sync.failed = false;
         self.sync.next_round_at = now.mono.plus_millis(self.config.sync_interval_ms);
         for key in std::mem::take(&mut self.sync.dirty) {
             let Some(queue) = &mut self.queues[key.0 as usize] else {
@@ -403,8 +406,17 @@ impl Dispatch {
             News::TopicGone(topic) => self.forget(&topic),
             _ => {}
         }
-        fx.tell(CONTROL, 0, |_| Letter::Heard { version })
-            .expect("control waits for each answer");
+        self.heard = Some(version);
+        self.tell_heard(fx);
+    }
+
+    /// The newest version stands for all before. Without room it is told at `Input::Room`.
+    fn tell_heard(&mut self, fx: &mut Effects<'_>) {
+        if let Some(version) = self.heard
+            && fx.tell(CONTROL, 0, |_| Letter::Heard { version }).is_ok()
+        {
+            self.heard = None;
+        }
     }
 }
 
@@ -508,9 +520,17 @@ impl Role<Ringmq> for Dispatch {
                 result,
             } => self.synced(now, result, fx),
             Input::Wrote { result, .. } => self.wrote(now, result, fx),
-            Input::Room { .. } => self.tell_untold(fx),
+            Input::Room { .. } => {
+                self.tell_heard(fx);
+                self.tell_untold(fx);
+            }
             Input::Stop => self.stopping = Stopping::Asked,
-            Input::Settled | Input::Deadline => {
+            Input::Deadline => {
+                self.advance(now, fx);
+                self.sync_next(now, fx);
+            }
+            // Only now every mark is known that was there when the turn began.
+            Input::Settled => {
                 self.advance(now, fx);
                 self.sync_next(now, fx);
                 self.stop_when_done(now, fx);

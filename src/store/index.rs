@@ -250,6 +250,11 @@ pub struct Index {
     work: Work,
     next_note_at: Micros,
     noted: LogOffset,
+    /// A flush has failed since the start: what it lost, no later one brings back, so nothing more
+    /// is vouched for.
+    flush_failed: bool,
+    /// Version of news that control has not been told of as heard.
+    heard: Option<u64>,
     stopping: bool,
     stopped: bool,
 }
@@ -298,6 +303,8 @@ impl Index {
             more: false,
             work: Work::Follow,
             next_note_at: Micros(0),
+            flush_failed: false,
+            heard: None,
             stopping: false,
             stopped: false,
             config,
@@ -454,6 +461,7 @@ impl Index {
         if let Err(error) = result {
             // The note stays where it is: the next start indexes again from there.
             log::error!("the index file cannot be made durable: {error}");
+            self.flush_failed = true;
             self.noted = upto;
             self.work = Work::Follow;
             return;
@@ -468,6 +476,10 @@ impl Index {
             library.sealed.push((active.number, active.header));
             let number = index_file::name_at(self.now.wall, self.config.utc_offset_ms);
             library.active = Some(Active::new(number.max(active.number + 1), shape));
+        }
+        if self.flush_failed {
+            self.noted(self.now, upto);
+            return;
         }
         self.note(library, upto, fx);
     }
@@ -494,12 +506,10 @@ impl Index {
         self.work = Work::Note { upto };
     }
 
-    fn noted(&mut self, now: Now) {
-        if let Work::Note { upto } = self.work {
-            self.noted = upto;
-            self.next_note_at = now.mono.plus_millis(self.config.sync_interval_ms);
-            self.work = Work::Follow;
-        }
+    fn noted(&mut self, now: Now, upto: LogOffset) {
+        self.noted = upto;
+        self.next_note_at = now.mono.plus_millis(self.config.sync_interval_ms);
+        self.work = Work::Follow;
     }
 
     fn put_done(&mut self, now: Now, result: Result<(), WriteError>, fx: &mut Effects<'_>) {
@@ -524,6 +534,15 @@ impl Index {
                     *slot = 0;
                 }
             }
+        }
+    }
+
+    /// The newest version stands for all before. Without room it is told at `Input::Room`.
+    fn tell_heard(&mut self, fx: &mut Effects<'_>) {
+        if let Some(version) = self.heard
+            && fx.tell(CONTROL, 0, |_| Letter::Heard { version }).is_ok()
+        {
+            self.heard = None;
         }
     }
 
@@ -710,9 +729,8 @@ impl Role<Ringmq> for Index {
                 letter: Letter::News { version },
                 ..
             } => {
-                let heard = Letter::Heard { version };
-                fx.tell(CONTROL, 0, |_| heard)
-                    .expect("control waits for each answer");
+                self.heard = Some(version);
+                self.tell_heard(fx);
             }
             Input::Read { ticket, result } if Flows::<Library>::is_mine(ticket.0) => {
                 self.flows
@@ -738,8 +756,15 @@ impl Role<Ringmq> for Index {
                 result,
             } => self.synced(result, fx),
             Input::Wrote { result, .. } => self.put_done(now, result, fx),
-            Input::Slow { ticket: NOTE, .. } => self.noted(now),
-            Input::Room { .. } => self.flows.drain(fx),
+            Input::Slow { ticket: NOTE, .. } => {
+                if let Work::Note { upto } = self.work {
+                    self.noted(now, upto);
+                }
+            }
+            Input::Room { .. } => {
+                self.tell_heard(fx);
+                self.flows.drain(fx);
+            }
             Input::Stop => self.stopping = true,
             Input::Settled | Input::Deadline => self.advance(fx),
             _ => {}

@@ -260,28 +260,39 @@ impl Row<'_> {
         Ok(Unit::decode(&bytes).filter(|_| read == bytes.len()))
     }
 
-    /// Makes everything from `end` on zero again, if anything stands there.
+    /// Makes everything from `end` on zero again, durably: what came back after a later crash would
+    /// be taken for units of that later time. The file keeps its length at every moment.
     fn cut(&mut self, end: QueueOffset) -> Result<(), QueueError> {
         let (file, at) = place(self.dir, end);
-        for number in self.numbers.iter().filter(|number| **number > file.number) {
-            let path = FileRef {
-                dir: self.dir.clone(),
-                number: *number,
-            }
-            .path();
-            self.files
-                .remove(&path)
+        let beyond = self.numbers.iter().filter(|number| **number > file.number);
+        for number in beyond.rev() {
+            let (dir, number) = (self.dir.clone(), *number);
+            let path = FileRef { dir, number }.path();
+            let removed = self.files.remove(&path);
+            removed
+                .and_then(|()| self.files.sync_dir(&self.dir.path))
                 .map_err(|cause| io_error(&path, cause))?;
         }
         self.numbers.retain(|number| *number <= file.number);
         if self.numbers.binary_search(&file.number).is_ok() {
             let path = file.path();
-            let whole = self.dir.file_bytes;
-            let shrunk = self.files.truncate(&path, at);
-            shrunk
-                .and_then(|()| self.files.truncate(&path, whole))
+            self.zero(&path, at)
                 .map_err(|cause| io_error(&path, cause))?;
         }
-        Ok(())
+        // Names that the last run made and did not flush: nobody else would.
+        let synced = self.files.sync_dir(&self.dir.path);
+        synced.map_err(|cause| io_error(&self.dir.path, cause))
+    }
+
+    fn zero(&mut self, path: &Path, from: u64) -> io::Result<()> {
+        let mut bytes = vec![0; (self.dir.file_bytes - from) as usize];
+        let read = self.files.read_at(path, from, &mut bytes)?;
+        let dirty = bytes[..read].iter().rposition(|byte| *byte != 0);
+        if let Some(last) = dirty {
+            bytes[..=last].fill(0);
+            self.files.write_at(path, from, &bytes[..=last])?;
+        }
+        // Zeros that were read may hide what a crash brings back.
+        self.files.sync(path)
     }
 }

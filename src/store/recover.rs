@@ -381,6 +381,9 @@ pub fn recover(
     let scanned = scan_records(files, &mut scanner, &found, &trust, config, each)?;
     let survey = judge(files, &mut scanner, &found, &trust, &scanned)?;
     erase::erase(files, &mut found, scanned.end, &survey)?;
+    if !clean && trust.is_ours {
+        found.rewrite(files, trust.durable.max(found.first()), scanned.end)?;
+    }
     found.sync_from(
         files,
         if trust.is_ours {

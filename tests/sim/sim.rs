@@ -30,6 +30,8 @@ pub struct Done {
     pub recovered: u64,
     pub poisoned: u64,
     pub clean_ends: u64,
+    /// Failures and stalls of the disk.
+    pub failures: u64,
     pub turns: u64,
 }
 
@@ -43,6 +45,7 @@ impl Done {
         self.recovered += other.recovered;
         self.poisoned += other.poisoned;
         self.clean_ends += other.clean_ends;
+        self.failures += other.failures;
         self.turns += other.turns;
     }
 }
@@ -111,6 +114,7 @@ impl Sim {
             }
         }
         self.done.trace = self.trace.0;
+        self.done.failures = self.disk.failures;
         self.done.acknowledged = self.ledger.acknowledged;
         self.done.consumed = self.ledger.consumed;
         self.done.recovered = self.ledger.recovered;
@@ -200,10 +204,13 @@ impl Sim {
             queues.map(|queue| queue.next.0).collect()
         };
         if !ends || !logs || next(opened) != next(&second) {
+            let all = next(opened).into_iter().zip(next(&second)).enumerate();
+            let others: Vec<_> = all.filter(|(_, (one, two))| one != two).collect();
             return Err(format!(
-                "opening twice is not opening once: {one:?} {:?}, then {two:?} {:?}",
-                next(opened),
-                next(&second)
+                "opening twice is not opening once: {:?}, then {:?}; same log: {logs}; other next \
+                 offsets: {others:?}",
+                (one.end, one.first, one.prepared),
+                (two.end, two.first, two.prepared),
             ));
         }
         Ok(())
@@ -279,12 +286,17 @@ impl Sim {
     fn live(&mut self, opened: Opened, life: u64) -> Result<End, Broken> {
         match self.life(opened, life)? {
             End::Rested => {
-                self.ended_cleanly = self.done.poisoned == 0 || self.disk.failures == 0;
+                self.ended_cleanly = self.disk.failures == 0;
                 self.done.clean_ends += 1;
+                self.disk.die_at = None;
+                self.check_queues()?;
+                if self.ended_cleanly && self.rng.once_in(2) {
+                    let death = self.draw_death();
+                    self.disk.lose(death);
+                }
                 self.disk.die_at = None;
                 let opened = self.open();
                 opened.map_err(|broken| broken.unwrap_or_default())?;
-                self.check_queues(true)?;
                 Ok(End::Rested)
             }
             End::Died => {
@@ -400,7 +412,7 @@ impl Sim {
     }
 
     /// After a clean end the consume queues say what the log says.
-    fn check_queues(&self, whole: bool) -> Result<(), Broken> {
+    fn check_queues(&self) -> Result<(), Broken> {
         let store = &self.plan.store;
         let log = decoder::read_log(&self.disk, &store.log_dir, store.segment_bytes);
         let root = store.root.join("consumequeue");
@@ -414,7 +426,7 @@ impl Sim {
                     .position(|(one, two)| one != two);
                 return Err(format!(
                     "queue {topic}-{queue} has {} units instead of {}, the first other one at \
-                     {first:?}, clean: {is_clean}, whole: {whole}",
+                     {first:?}, clean: {is_clean}",
                     units.len(),
                     expected.len()
                 ));

@@ -22,6 +22,11 @@ pub const SPACE: Ticket = Ticket(22);
 /// A segment is handed over with so much of it zero-written.
 pub const ZEROED_AT_FIRST_BYTES: u64 = 64 * 1024 * 1024;
 const ZERO_STEP_BYTES: u64 = 4 * 1024 * 1024;
+/// What lies ready beyond the log's end: so much, or so many seconds of its present rate.
+const LEAD_BYTES_MIN: u64 = 256 * 1024 * 1024;
+const LEAD_SECONDS: u64 = 30;
+/// The rate is measured over at least this long.
+const RATE_WINDOW_US: u64 = 1_000_000;
 /// How near the log may come before zeroing stops.
 const ZERO_LEAD_BYTES: u64 = 16 * 1024 * 1024;
 const RETRY_MS: u64 = 1000;
@@ -46,6 +51,9 @@ pub struct Segments {
     prepared: LogOffset,
     preparing: bool,
     zeroing: bool,
+    /// When the rate was last measured, where the log was then, and the rate in bytes per second.
+    measured: (Micros, LogOffset),
+    rate: u64,
     retry_at: Micros,
     space_at: Micros,
     asked_space: bool,
@@ -73,6 +81,8 @@ impl Segments {
             prepared,
             preparing: false,
             zeroing: false,
+            measured: (Micros(0), written),
+            rate: 0,
             retry_at: Micros(0),
             space_at: Micros(0),
             asked_space: false,
@@ -101,12 +111,13 @@ impl Segments {
                 job: Job::Space { path },
             });
         }
-        if now < self.retry_at || self.preparing || self.zeroing {
+        self.measure(now);
+        if now < self.retry_at || self.preparing || self.zeroing || !self.is_due() {
             return;
         }
         if self.prepared < self.end {
             self.zero_on(fx);
-        } else if self.is_due() {
+        } else {
             self.preparing = true;
             let zeroed_bytes = self.zeroed_at_first();
             let job = Job::PrepareSegment {
@@ -120,9 +131,19 @@ impl Segments {
         }
     }
 
-    /// No whole segment lies ready behind the one in use.
+    fn measure(&mut self, now: Micros) {
+        let (then, written) = self.measured;
+        let time = now.0.saturating_sub(then.0);
+        if time >= RATE_WINDOW_US {
+            self.rate = self.written.since(written).saturating_mul(1_000_000) / time;
+            self.measured = (now, self.written);
+        }
+    }
+
+    /// Less lies ready than should.
     fn is_due(&self) -> bool {
-        self.written.0 + self.settings.segment_bytes >= self.end.0
+        let lead = LEAD_BYTES_MIN.max(self.rate.saturating_mul(LEAD_SECONDS));
+        self.prepared.0 < self.written.0.saturating_add(lead)
     }
 
     fn zeroed_at_first(&self) -> u64 {
@@ -224,7 +245,7 @@ impl Segments {
     pub fn deadline(&self) -> Option<Micros> {
         let space = (!self.asked_space).then_some(self.space_at);
         let busy = self.preparing || self.zeroing;
-        let work = !busy && (self.prepared < self.end || self.is_due());
+        let work = !busy && self.is_due();
         [space, work.then_some(self.retry_at)]
             .into_iter()
             .flatten()

@@ -10,6 +10,8 @@ use super::Refused;
 use crate::ids::LogOffset;
 use crate::store::segment::Segments;
 
+const REWRITE_BYTES: u64 = 1 << 20;
+
 /// Segments without a gap, each of the right length.
 pub(super) struct Found {
     dir: PathBuf,
@@ -106,7 +108,7 @@ impl Found {
         let within = at.since(self.segments.start_of(at));
         files
             .write_at(&path, within, bytes)
-            .map_err(Refused::io("erase in", &path))
+            .map_err(Refused::io("write into", &path))
     }
 
     /// Removes all segments from `start` on, the last one first and each for good before the next,
@@ -119,6 +121,27 @@ impl Found {
                 .and_then(|()| files.sync_dir(&self.dir))
                 .map_err(Refused::io("remove", &path))?;
             self.starts.pop();
+        }
+        Ok(())
+    }
+
+    /// Writes `from .. to` again, as it was read. A flush that failed may have left bytes that are
+    /// seen but will never reach the device, and no later flush tells of them.
+    pub fn rewrite(
+        &self,
+        files: &mut dyn Files,
+        from: LogOffset,
+        to: LogOffset,
+    ) -> Result<(), Refused> {
+        let mut at = from;
+        while at < to {
+            let len = REWRITE_BYTES.min(to.since(at)).min(self.segments.left(at));
+            let mut bytes = vec![0; len as usize];
+            let path = self.path_of(at);
+            self.read(files, at, &mut bytes)
+                .map_err(Refused::io("read", &path))?;
+            self.write(files, at, &bytes)?;
+            at = at.plus(len);
         }
         Ok(())
     }

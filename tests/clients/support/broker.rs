@@ -80,14 +80,23 @@ pub struct Ringmq {
     again: Vec<String>,
 }
 
+/// Several brokers run beside each other: none should write a gigabyte of zeros ahead.
+const SMALL_SEGMENTS: &str = "mappedFileSizeCommitLog=16777216\nbindAddress=127.0.0.1\n\
+                              brokerIP1=127.0.0.1\nbrokerName=broker-a\n";
+
 impl Ringmq {
     /// Name server and broker in one process.
     pub fn standalone() -> Outcome<Ringmq> {
         let folder = folder()?;
         let data = folder.path().join("data").display().to_string();
         let (namesrv, broker) = (free_port()?.to_string(), free_port()?.to_string());
+        let config = folder.path().join("broker.conf");
+        std::fs::write(&config, SMALL_SEGMENTS)?;
+        let config = config.display().to_string();
         let arguments = [
             "standalone",
+            "-c",
+            &config,
             "--data",
             &data,
             "--namesrv-port",
@@ -121,7 +130,7 @@ impl Ringmq {
         let file = configuration(
             &folder,
             &format!(
-                "brokerClusterName=DefaultCluster\nbrokerName={name}\nbrokerId=0\n\
+                "mappedFileSizeCommitLog=16777216\nbrokerClusterName=DefaultCluster\nbrokerName={name}\nbrokerId=0\n\
                  brokerIP1=127.0.0.1\n\
                  bindAddress=127.0.0.1\nlistenPort=0\nstorePathRootDir={path}/store\n\
                  storePathCommitLog={path}/store/commitlog\n"
