@@ -8,14 +8,13 @@
 
 use std::cell::Cell;
 use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use glommio::GlommioError;
-use glommio::io::{DmaFile, OpenOptions};
 use glommio::sync::Semaphore;
 
 use crate::background::{Desk, Shared, blocking};
@@ -169,47 +168,60 @@ fn zero_step(path: &Path, at: u64, bytes: u64) -> Result<(), JobError> {
     files.sync(path).map_err(JobError::at("flush", path))
 }
 
+/// A file for direct writes of zeros, and the zeros. The writes are ordinary calls on the executor's
+/// blocking threads: glommio's own direct files poll for completions as long as one is under way,
+/// which takes a whole CPU, and minutes where the CPU is shared.
+struct Zeroing {
+    file: std::fs::File,
+    zeros: memmap2::Mmap,
+}
+
+impl Zeroing {
+    /// `None` where the file system knows no direct writes.
+    fn open(path: &Path) -> io::Result<Option<Zeroing>> {
+        let mut options = std::fs::OpenOptions::new();
+        options.write(true).custom_flags(libc::O_DIRECT);
+        let file = match options.open(path) {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return Ok(None),
+            file => file?,
+        };
+        let zeros = memmap2::MmapMut::map_anon(STEP_BYTES_MAX as usize)?;
+        Ok(Some(Zeroing {
+            file,
+            zeros: zeros.make_read_only()?,
+        }))
+    }
+
+    fn step(&self, position: u64, bytes: u64) -> io::Result<()> {
+        self.file
+            .write_all_at(&self.zeros[..bytes as usize], position)
+    }
+}
+
 async fn zero_blocks(desk: &Rc<Desk>, path: &Path, from: u64, end: u64) -> Result<(), JobError> {
     if from == end {
         return Ok(());
     }
-    let opened = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .dma_open(path)
-        .await;
+    let opened = path.to_owned();
+    let opened = blocking(move || Zeroing::open(&opened)).await;
     // Where a file system knows no direct writes, each step is a buffered one.
-    let file = match opened {
-        Ok(file) => Some(file),
-        Err(error) => match errno_of(error) {
-            libc::EINVAL => None,
-            errno => return Err(at("open", path, errno)),
-        },
+    let zeroing = opened.map_err(JobError::at("open", path))?.map(Arc::new);
+    zero_in_steps(desk, path, zeroing.as_ref(), from, end).await?;
+    let Some(zeroing) = zeroing else {
+        return Ok(());
     };
-    let zeroed = zero_in_steps(desk, path, file.as_ref(), from, end).await;
-    let mut flushed = Ok(());
-    if let Some(file) = file {
-        if zeroed.is_ok() {
-            flushed = file
-                .fdatasync()
-                .await
-                .map_err(|error| at("flush", path, errno_of(error)));
-        }
-        // Nothing is left to lose with the descriptor.
-        let _ = file.close().await;
-    }
-    zeroed.and(flushed)
+    let flushed = blocking(move || zeroing.file.sync_data()).await;
+    flushed.map_err(JobError::at("flush", path))
 }
 
 async fn zero_in_steps(
     desk: &Rc<Desk>,
     path: &Path,
-    file: Option<&DmaFile>,
+    zeroing: Option<&Arc<Zeroing>>,
     from: u64,
     end: u64,
 ) -> Result<(), JobError> {
     let traffic = desk.traffic();
-    let mut zeros: Option<Rc<glommio::io::DmaBuffer>> = None;
     let mut position = from;
     while position < end {
         if desk.gives_up() {
@@ -220,28 +232,16 @@ async fn zero_in_steps(
             return Err(JobError::Busy);
         };
         desk.pace.wait(len, traffic).await;
-        let Some(file) = file else {
-            let path = path.to_owned();
-            blocking(move || zero_step(&path, position, len)).await?;
-            position += len;
-            continue;
-        };
-        let buffer = match zeros.take() {
-            Some(buffer) if buffer.len() as u64 == len => buffer,
-            _ => {
-                let mut buffer = file.alloc_dma_buffer(len as usize);
-                buffer.as_bytes_mut().fill(0);
-                Rc::new(buffer)
+        match zeroing.cloned() {
+            Some(zeroing) => blocking(move || zeroing.step(position, len))
+                .await
+                .map_err(JobError::at("zero", path))?,
+            None => {
+                let path = path.to_owned();
+                blocking(move || zero_step(&path, position, len)).await?;
             }
-        };
-        zeros = Some(buffer.clone());
-        match file.write_rc_at(buffer, position).await {
-            Ok(written) if (written as u64) < BLOCK_BYTES => {
-                return Err(at("zero", path, libc::EIO));
-            }
-            Ok(written) => position += written as u64 / BLOCK_BYTES * BLOCK_BYTES,
-            Err(error) => return Err(at("zero", path, errno_of(error))),
         }
+        position += len;
     }
     Ok(())
 }
@@ -298,18 +298,6 @@ async fn shrink(desk: &Rc<Desk>, path: PathBuf, bytes: u64) -> Result<(), JobErr
         }
     }
     blocking(move || files::remove_retired(&path, &mut RealFiles::new())).await
-}
-
-fn at(step: &'static str, path: &Path, errno: i32) -> JobError {
-    JobError::at(step, path)(io::Error::from_raw_os_error(errno))
-}
-
-fn errno_of(error: GlommioError<()>) -> i32 {
-    let source = match error {
-        GlommioError::IoError(source) | GlommioError::EnhancedIoError { source, .. } => source,
-        other => other.into(),
-    };
-    source.raw_os_error().unwrap_or(libc::EIO)
 }
 
 #[cfg(test)]
