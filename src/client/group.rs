@@ -85,6 +85,9 @@ impl Consumer<'_> {
         let now = Instant::now();
         if self.heartbeat_at <= now {
             self.heartbeat().or_else(|error| self.bear(error))?;
+            // A broker that crashed may have forgotten what it had not yet saved.
+            let owned = self.owned.values_mut();
+            owned.for_each(|owned| owned.committed = -1);
         }
         if self.routes_at <= now {
             self.refresh_routes().or_else(|error| self.bear(error))?;

@@ -505,6 +505,7 @@ fn following_goes_on_after_lost_connections_and_new_members_until_it_is_stopped(
             }
             6 => {
                 state.members.retain(|member| member != "!other");
+                state.committed.clear();
                 Some(Reply {
                     hang_up: true,
                     ..Reply::default()
@@ -517,13 +518,14 @@ fn following_goes_on_after_lost_connections_and_new_members_until_it_is_stopped(
             _ => None,
         }
     });
+    server.state().committed = [(0, 0), (1, 0)].into();
     let received = run(&server, true, &stop, &mut |message| {
         assert_eq!(&*message.body, b"at last");
         stop.store(true, Ordering::Relaxed);
         Ok(())
     });
     assert_eq!(received.unwrap(), 1);
-    assert_eq!(server.state().committed[&0], 1);
+    assert_eq!(server.state().committed, [(0, 1), (1, 0)].into());
     let pulls = server.state().all(RequestCode::PULL_MESSAGE);
     assert_eq!(pulls[0].ext("sysFlag"), "6");
     assert_eq!(pulls[0].ext("suspendTimeoutMillis"), "15000");
