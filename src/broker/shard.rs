@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Sends and pulls of new messages are straight code without allocation; what must read in the
-//! middle is a flow ([`super::query`]).
+//! middle is a flow (`query.rs`).
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
