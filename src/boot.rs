@@ -299,8 +299,8 @@ fn open_queues(
     Ok(states)
 }
 
-/// Makes the names of the topics' and queues' directories durable: the last run may have died before
-/// it did, and whoever finds them there takes them for durable.
+/// Makes the names of the topics' and queues' directories durable: the last run may have died
+/// before it did, and whoever finds them there takes them for durable.
 fn sync_names(files: &mut dyn Files, root: &Path) -> io::Result<()> {
     for topic in files.list(root)?.iter().filter(|entry| entry.is_dir) {
         files.sync_dir(&root.join(&topic.name))?;

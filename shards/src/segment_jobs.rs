@@ -168,9 +168,9 @@ fn zero_step(path: &Path, at: u64, bytes: u64) -> Result<(), JobError> {
     files.sync(path).map_err(JobError::at("flush", path))
 }
 
-/// A file for direct writes of zeros, and the zeros. The writes are ordinary calls on the executor's
-/// blocking threads: glommio's own direct files poll for completions as long as one is under way,
-/// which takes a whole CPU, and minutes where the CPU is shared.
+/// A file for direct writes of zeros, and the zeros. The writes are ordinary calls on the
+/// executor's blocking threads: glommio's own direct files poll for completions as long as one is
+/// under way, which takes a whole CPU, and minutes where the CPU is shared.
 struct Zeroing {
     file: std::fs::File,
     zeros: memmap2::Mmap,
